@@ -1,9 +1,10 @@
-"""When Python collects garbage in the whole heap of a broker: in idle moments, not under load.
+"""Decides when Python collects garbage in the broker's whole heap: in idle moments, not under load.
 
-Edge: the process's garbage collector; one task. Python would visit every object (0.1 to 0.4 s with a
-full entry cache) whenever there are a quarter more, at 10,000 messages a second every few seconds, and
-deliver nothing during that. Nearly everything is freed without it: only cycles need it, and most of
-those die young, where the collector still runs by itself. So the whole heap is collected
+Edge: the process's garbage collector; one task. By default Python visits every object (0.1 to 0.4 s
+with a full entry cache) whenever their number has grown by a quarter. At 10,000 messages a second
+that is every few seconds, and nothing is delivered meanwhile. Nearly everything is freed without
+it: only cycles need the collector, and most of those die young, where it still runs by itself. So
+the whole heap is collected
 
 * when the process was idle for a second, once after each busy time;
 * under load when its memory has grown by `GROWTH_BYTES_MAX`, since that much may be garbage;
@@ -27,10 +28,10 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
 
 IDLE_SHARE: Final = 0.05
-"""Of a processor: a process that takes less is idle, and a pause of it does no harm."""
+"""Share of a processor. A process that takes less is idle, and a pause does no harm."""
 
 IDLE_SECONDS_MIN: Final = 10.0
-"""Between two looks at the heap in idle moments: traffic may come and go every second."""
+"""Shortest time between two collections in idle moments: traffic may come and go every second."""
 
 GROWTH_BYTES_MAX: Final = 128 * 1024 * 1024
 """Garbage may hold that much memory under load; some 1,000 closed connections with their buffers."""
@@ -43,20 +44,20 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 class Moment(NamedTuple):
-    """What is known at a look."""
+    """What `is_due` decides by."""
 
     busy_share: float
-    """Of a processor, since the last look."""
+    """Share of a processor that the process used since the last look."""
     seconds: float
-    """Since the last collection."""
+    """Time since the last collection."""
     growth_bytes: int
-    """Of the memory, since then."""
+    """How much the process's memory has grown since the last collection."""
     has_survivors: bool
-    """Whether anything has grown old since then."""
+    """Whether any object has reached the oldest generation since the last collection."""
 
 
 def is_due(moment: Moment) -> bool:
-    """Whether to look at the whole heap now."""
+    """Whether to collect the whole heap now."""
     if not moment.has_survivors:
         return False
     if moment.busy_share < IDLE_SHARE:
@@ -73,7 +74,7 @@ def resident_bytes() -> int:
 
 
 class Collector:
-    """Decides for this process, from `begin` on."""
+    """Decides when this process collects its whole heap, after `begin`."""
 
     def __init__(self) -> None:
         self._thresholds = gc.get_threshold()
@@ -82,7 +83,7 @@ class Collector:
         self._base_bytes = resident_bytes()
 
     def begin(self) -> asyncio.Task[None]:
-        """Take over; until the task is cancelled."""
+        """Start deciding. Cancel the task to restore Python's own thresholds."""
         gc.collect()
         gc.freeze()
         young, middle, _ = self._thresholds
@@ -98,7 +99,7 @@ class Collector:
             gc.set_threshold(*self._thresholds)
 
     def look(self) -> None:
-        """Collect if it is time."""
+        """Collect the whole heap if it is time."""
         now, busy_seconds = time.monotonic(), time.process_time()
         moment = Moment(
             busy_share=(busy_seconds - self._busy_seconds) / max(now - self._looked_at, 1e-9),

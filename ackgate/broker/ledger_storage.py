@@ -69,48 +69,57 @@ BOOKIES_LOOK_SECONDS: Final = 0.5
 _APPLICATION: Final = {"application": b"ackgate"}
 
 COUNTED_PATH: Final = "/ackgate/ledgers-counted"
-"""An id: every ledger below it was made by a run that the metadata store has counted. Whatever it is put
-back to, so are these two together: ledgers of runs that it does not know have this id or a later one."""
+"""An id: every ledger below it was made by a run that the metadata store has counted. A backup
+holds it together with the counter of runs, so ledgers of runs that a restored store does not know
+have this id or a later one."""
 
 COUNTED_SECONDS: Final = 3_600.0
-"""Between two writes of it: a start looks at the ledgers that were made since the last one."""
+"""Time between two writes of `COUNTED_PATH`. A start checks only the ledgers made since the last
+one."""
 
 _STRANGERS_LOOKED_AT: Final = 1_000
-"""Ledgers, the latest ones, that a new metadata store looks at for a warning."""
+"""How many of the latest ledgers a new metadata store looks at, to warn of other clusters'
+ledgers."""
 
 
 class LedgerStorage(Protocol):
-    """What a broker wants of either."""
+    """What a broker needs of its ledger storage, directories or a cluster."""
 
     @property
     def client(self) -> LedgerClient:
-        """Makes, opens and deletes ledgers. The storage's to close."""
+        """Makes, opens and deletes ledgers. The storage closes it."""
 
     @property
     def run(self) -> int:
-        """The number of this start among all on the metadata store, which marks what it makes."""
+        """Number of this start, unique on the metadata store. It marks the ledgers made since."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What all brokers of one metadata store have to reach, by name."""
+        """Names of what every broker on the metadata store must reach."""
 
     async def ledgers_so_far(self) -> Callable[[], Awaitable[list[int]]]:
-        """Asked later, it lists our ledgers that were there by now."""
+        """Note which of our ledgers exist now.
+
+        The returned function lists those that still exist.
+        """
 
     def make_up(self) -> Iterator[Awaitable[object]]:
-        """Carry on what was put off while there was no room."""
+        """Carry on work that was put off while the disk was full."""
 
     async def mend(self) -> None:
-        """Done once after a start."""
+        """Repair what a start can repair; called once after it."""
 
     async def upkeep(self) -> None:
-        """Done now and then: figures for the metrics, and notes that a later start compares."""
+        """Update the figures for the metrics, and notes for a later start. Called periodically."""
 
 
 async def open_ledger_storage(
     settings: PersistenceSettings, data_directory: Path, metadata: MetadataStore
 ) -> LedgerStorage:
-    """Raises `ConfigurationError`, `StorageError`: one line, and nothing is left open."""
+    """Open the storage that the settings ask for. Raises `ConfigurationError`, `StorageError`.
+
+    An error is one line, and leaves nothing open.
+    """
     if settings.is_on_bookkeeper:
         return await ClusterStorage.open(settings, metadata)
     return await DirectoryStorage.open(settings, data_directory, metadata)
@@ -181,7 +190,7 @@ class DirectoryStorage:
         await self.client.keep_origins()
 
     async def upkeep(self) -> None:
-        """Bookies of this process have their figures at hand, and note by themselves what they see."""
+        """Nothing to do: bookies of this process count, and note what they see, by themselves."""
 
 
 class ClusterStorage:
@@ -195,7 +204,7 @@ class ClusterStorage:
         self.bookies_known = 0
         self._metadata = metadata
         self._counted_at = -math.inf
-        """By the loop's clock: when `COUNTED_PATH` was written last."""
+        """When `COUNTED_PATH` was last written, by the loop's clock."""
 
     @classmethod
     async def open(cls, settings: PersistenceSettings, metadata: MetadataStore) -> ClusterStorage:
@@ -248,7 +257,7 @@ class ClusterStorage:
         yield from ()
 
     async def mend(self) -> None:
-        """What a ledger is for, its own metadata say: bookies keep no copy of that."""
+        """Nothing to do: only a ledger's own metadata say what it is for."""
 
     async def upkeep(self) -> None:
         states = [bookie.state.value for bookie in await self.client.bookies()]
@@ -276,7 +285,11 @@ async def _refuse_lost_metadata(metadata: MetadataStore, bookies: list[Bookie]) 
 
 
 async def _refuse_directories(metadata: MetadataStore) -> None:
-    """The node is written before the counter: a store that counts and has no node is of directories."""
+    """Raise `ConfigurationError` if the ledgers of this metadata store lie in directories.
+
+    A cluster's node is written before the counter of runs. So a store with a counter and no node is
+    one of directories.
+    """
     has_counted = await metadata.get(RUN_COUNTER_PATH) is not None
     if has_counted and await metadata.get(BOOKKEEPER_PATH) is None:
         raise ConfigurationError(
@@ -295,7 +308,7 @@ def _check_instance(remembered: str, found: str, uri: str) -> None:
 
 
 async def _check_bookies(client: BookKeeperClient, uri: str, ensemble_size: int) -> None:
-    """Wait for bookies that are just starting, too: after a power cut everything comes back at once."""
+    """Wait until enough bookies are writable: after a power cut everything starts at once."""
     wanted = f"managedLedgerDefaultEnsembleSize is {ensemble_size}"
     deadline = asyncio.get_running_loop().time() + BOOKIES_SECONDS_MAX
     is_logged = False
@@ -329,7 +342,10 @@ async def _warn_of_strangers(client: BookKeeperClient) -> None:
 
 
 async def _refuse_older_than_ledgers(client: BookKeeperClient, metadata: MetadataStore) -> None:
-    """Ledgers name the run that made them: one that was never counted shows restored metadata."""
+    """Raise `ConfigurationError` if a ledger names a run that the metadata store has not counted.
+
+    Then the metadata are older than the ledgers: they were restored from a backup.
+    """
     stored = await metadata.get(COUNTED_PATH)
     bound = int(stored.value) if stored is not None and stored.value.isdigit() else 0
     marks = await client.marks_since(bound)

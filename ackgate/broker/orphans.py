@@ -46,12 +46,13 @@ READS_AT_ONCE_MAX: Final = 50
 """Ledgers that are checked at the same time; nothing waits for this."""
 
 PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 30.0, 60.0)
-"""A cursor's ledger is given up once a later owner has the cursor; this broker may become that."""
+"""Waits between looks at ledgers not yet given up. A cursor's ledger is given up once a later owner
+has opened the cursor; this broker may become that owner."""
 
 _GIVEN_UP: Final = LedgerMetadata(
     -1, LedgerState.CLOSED, 1, 1, 1, DigestType.CRC32C, (Fragment(0, ("",)),), -1, 0, 0
 )
-"""The owner of a ledger whose deletion was begun."""
+"""Stands for the metadata of a ledger whose deletion was begun."""
 
 
 async def delete_orphan_ledgers(
@@ -120,7 +121,7 @@ async def _delete(services: SharedServices, ledger_ids: Sequence[int]) -> None:
 
 
 async def _unnamed(services: SharedServices, found: Sequence[LedgerMetadata]) -> list[int]:
-    """Those that their owner's node does not name."""
+    """The ledgers that their owner's node does not name."""
     client, metadata = services.ledger_client, services.metadata
     are_orphans = await asyncio.gather(*(_is_orphan_of_topic(services, about) for about in found))
     ids = [about.ledger_id for about in found]

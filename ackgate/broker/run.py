@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS: Final = 0.0005
-"""How long a thread of a disk may keep the interpreter from the event loop, which serves everybody: a
-checkpoint gives it back ten times as often as Python's 5 ms, at the same cost."""
+"""How long a disk's thread may keep the interpreter from the event loop. During a checkpoint the
+loop gets its turn ten times as often as with Python's 5 ms, at the same cost."""
 
 START_FAILED: Final = 1
-"""Exit code of a worker that has said why."""
+"""Exit code of a worker that has reported why it did not start."""
 
 STOP_CUT_SHORT: Final = 1
-"""Exit code of a stop that did not end in its time; the next start recovers what was left."""
+"""Exit code of a stop that did not end in time; the next start recovers what was left."""
 
 
 class KeyValueFormatter(logging.Formatter):
-    """Log lines as ``key=value`` pairs: one line an event, for people and for machines.
+    """Formats a record as ``key=value`` pairs, for people and for machines: one line an event.
 
     ``time=2026-11-21T05:27:11.582Z level=INFO logger=ackgate.broker.server message="..."``
 
@@ -61,7 +61,7 @@ class KeyValueFormatter(logging.Formatter):
         self._worker = f"worker={worker} " if worker is not None else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the stack trace after it if there is one."""
+        """The line, followed by the stack trace if there is one."""
         line = (
             f"time={_time_of(record)} level={record.levelname} {self._worker}"
             f"logger={record.name} message={json.dumps(record.getMessage(), ensure_ascii=False)}"
@@ -72,14 +72,14 @@ class KeyValueFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """The same as an object of JSON a line; a stack trace is in `exception`."""
+    """Formats a record as a JSON object on one line; a stack trace is in `exception`."""
 
     def __init__(self, worker: int | None = None) -> None:
         super().__init__()
         self._worker = {"worker": worker} if worker is not None else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """The object as text, without a line break."""
         fields = {
             "time": _time_of(record),
             "level": record.levelname,
@@ -93,9 +93,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class SpanLogFilter(logging.Filter):
-    """Of OpenTelemetry's lines: each place in its code gets one a minute, without the stack trace.
+    """Limits OpenTelemetry's lines: one a minute for each place in its code, no stack traces.
 
-    While a collector does not answer, the exporter logs every attempt and the SDK a trace of each.
+    While a collector does not answer, the exporter logs every attempt, and the SDK a stack trace of
+    each.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,10 @@ class SpanLogFilter(logging.Filter):
         self._damper = LogDamper(at_once=1, seconds_per_line=60.0)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written. Puts the error behind the message, in place of its trace."""
+        """Whether to write the record.
+
+        Appends the error to the message, in place of the stack trace.
+        """
         if not record.name.startswith("opentelemetry."):
             return True
         left_out = self._damper.admit((record.pathname, record.lineno), record.created)
@@ -118,7 +122,7 @@ class SpanLogFilter(logging.Filter):
 
 
 SPAN_LINE_CHARACTERS_MAX: Final = 400
-"""Of a line of OpenTelemetry's: an error of the exporter holds those that it came from."""
+"""Longest line of OpenTelemetry's: an exporter's error contains all the errors that caused it."""
 
 
 def _time_of(record: logging.LogRecord) -> str:
@@ -151,7 +155,7 @@ def run_broker(arguments: argparse.Namespace) -> int:
 
 
 def _worker_part(number: int | None) -> WorkerPart | None:
-    """What the supervisor shares; None: there is none."""
+    """What the supervisor shares with worker `number`. None if this process is no worker."""
     if number is None:
         return None
     from ackgate.broker.workers import WorkerPart  # noqa: PLC0415 - seldom
@@ -210,10 +214,10 @@ async def _serve(
     from ackgate.broker.collector import Collector  # noqa: PLC0415 - with what follows
     from ackgate.broker.server import BrokerServer  # noqa: PLC0415 - after the settings are right
 
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
+        loop.add_signal_handler(number, stop_requested.set)
     log.info(
         "starting on %s with %s",
         data_directory,
@@ -228,11 +232,11 @@ async def _serve(
         )
     )
     try:
-        broker = await _unless_told_to_stop(starting, told_to_stop)
+        broker = await _unless_stop_requested(starting, stop_requested)
     except AckGateError as error:
         if part is None:
             raise
-        part.failed(error)  # the supervisor has the last word
+        part.failed(error)  # the supervisor reports it
         return START_FAILED
     if broker is None:
         log.info("stopped before it served")
@@ -247,11 +251,11 @@ async def _serve(
     addresses = (broker.service.plain, broker.web.plain, broker.service.tls, broker.web.tls)
     print("ackgate ready", *filter(None, addresses), flush=True)  # noqa: T201
     ownership = broker.ownership
-    ownership.on_displaced = told_to_stop.set
+    ownership.on_displaced = stop_requested.set
     if ownership.displaced is None:
-        await told_to_stop.wait()
+        await stop_requested.wait()
     log.info("stopping")
-    # The process ends: a look for garbage would cost a quarter of the time, and free nothing.
+    # The process ends: a garbage collection would take a quarter of the time, and free nothing.
     collecting.cancel()
     gc.freeze()
     gc.disable()
@@ -262,7 +266,7 @@ async def _serve(
         send_last_spans()
     log.info("stopped")
     if not is_whole:
-        # Threads of a disk that does not answer would be waited for.
+        # A normal exit would wait for threads of a disk that does not answer.
         logging.shutdown()
         os._exit(STOP_CUT_SHORT)
     if ownership.displaced is not None:
@@ -270,18 +274,21 @@ async def _serve(
     return 0
 
 
-async def _unless_told_to_stop(
-    starting: asyncio.Future[BrokerServer], told_to_stop: asyncio.Event
+async def _unless_stop_requested(
+    starting: asyncio.Future[BrokerServer], stop_requested: asyncio.Event
 ) -> BrokerServer | None:
-    """The broker; `None` when it was to stop first: a store that does not answer is waited for long."""
-    stopping = asyncio.ensure_future(told_to_stop.wait())
+    """Wait until the broker has started. None if a stop was requested first.
+
+    A metadata store that does not answer may delay a start for a long time.
+    """
+    stopping = asyncio.ensure_future(stop_requested.wait())
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             return starting.result()
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await (await starting).stop()  # it was ready in this very moment
+            await (await starting).stop()  # it became ready in this very moment
         return None
     finally:
         stopping.cancel()

@@ -88,17 +88,20 @@ class _HasPorts(Protocol):
         sockets: Sequence[socket.socket] = (),
         listener_name: str = "",
     ) -> int:
-        """Returns the port. Raises `OSError`."""
+        """Listen on one more port, and return its number. Raises `OSError`."""
 
     async def close(self) -> None:
-        """Close ports and connections."""
+        """Close ports and connections, and wait until both are closed."""
 
 
 class _PortsTls:
-    """TLS of the ports, and to other brokers. All files are read before anything else is begun."""
+    """TLS contexts of the ports, and for connections to other brokers.
+
+    All certificate files are read here, before anything else is started.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises `ConfigurationError`."""
+        """Read all certificate files. Raises `ConfigurationError`."""
         tls, broker = settings.tls, settings.broker
         self.protocol: ReloadedTls | None = None
         self.web: ReloadedTls | None = None
@@ -121,7 +124,10 @@ class _PortsTls:
             self.peers(settings)
 
     def peers(self, settings: Settings) -> ReloadedTls | None:
-        """TLS to other brokers, as the settings of now want it. Raises `ConfigurationError`."""
+        """TLS for connections to other brokers, or None if the settings turn it off.
+
+        `settings`: the current ones. Raises `ConfigurationError`.
+        """
         if not settings.tls.broker_client_tls_enabled:
             return None
         if self._peers is None:
@@ -132,7 +138,7 @@ class _PortsTls:
 
     @property
     def clients(self) -> Mapping[str, ReloadedTls | CertificateFile]:
-        """The certificates that this broker shows to others, by whom it shows them to."""
+        """Certificates shown to other servers, by the kind of those: `brokers`, `zookeeper` ..."""
         found: dict[str, ReloadedTls | CertificateFile] = dict(self._client_files)
         if self._peers is not None and self._peers.shows_certificate:
             found["brokers"] = self._peers
@@ -208,14 +214,15 @@ class BrokerServer:
         self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
         self.worker: int | None = None
-        """Its number among the workers of one machine; None: it is none of them."""
+        """Number of this worker on its machine. None: the broker is no worker."""
         self.settings_without_effect: Mapping[str, str] = {}
-        """Given keys that nothing here reads, each with where it was given; set by who has read them."""
+        """Configured keys that nothing here reads, each with its source. Whoever read them sets
+        this."""
         self._peers: Peers | None = None
         self.service = NOWHERE
-        """Where clients connect."""
+        """Addresses for clients of the binary protocol."""
         self.web = NOWHERE
-        """Where the admin interface answers."""
+        """Addresses of the admin interface."""
         self._tls = tls
         self._protocol = ProtocolServer(
             services,
@@ -249,7 +256,7 @@ class BrokerServer:
         `worker`: its number among these.
         """
         tracing = Tracing() if settings.broker.open_telemetry_traces_enabled else None
-        _credentials(settings)  # what cannot be read is to be known at the start
+        _credentials(settings)  # what cannot be read is reported at the start
         authentication = Authentication.of(settings.security)
         tls = _PortsTls(settings)
         async with Stopping(lambda: settings.broker.broker_shutdown_timeout_ms / 1000) as stopping:
@@ -274,7 +281,7 @@ class BrokerServer:
                 await broker._share(shared_ports)
                 level = Chore(broker.ownership.level, lambda: LEVEL_SECONDS)
                 broker._upkeep.append(asyncio.create_task(run_chore(level)))
-            await space.look()  # what the start has left free is for the next one
+            await space.look()  # the next start needs the space that this one has left free
             stopping.keep()
             broker._stopping = stopping
             # Settings may change while it runs.
@@ -282,7 +289,10 @@ class BrokerServer:
         return broker
 
     async def _serve(self, stopping: Stopping) -> None:
-        """Start the services; `stopping` gets what to stop, in reverse order."""
+        """Start the services in order.
+
+        `stopping` gets a step for each, to stop them in reverse order.
+        """
         broker = self.settings.broker
         old_ledgers = await self.storage.ledgers_so_far()
         stopping.then("connections", self._protocol.close)
@@ -336,7 +346,12 @@ class BrokerServer:
     async def _listen(
         self, scheme: str, server: _HasPorts, port: int | None, tls: ReloadedTls | None = None
     ) -> str:
-        """Open one more port of a server. Returns its address; empty: none is wanted."""
+        """Open one more port of a server.
+
+        Returns its address, or an empty text if no port is configured.
+
+        Raises `ConfigurationError`.
+        """
         if port is None:
             return ""
         host = self.settings.broker.bind_address
@@ -349,7 +364,7 @@ class BrokerServer:
         return url_of(scheme, self._advertised_host, found)
 
     async def _listen_for_listeners(self, ports: SharedPorts) -> None:
-        """Accept on `bindAddresses`, or on what `ports` has of them."""
+        """Listen on `bindAddresses`, or accept on the sockets that `ports` has for them."""
         servers = self._servers
         for bound in self.settings.broker.bound_listeners:
             server, tls = servers[bound.scheme]
@@ -362,7 +377,7 @@ class BrokerServer:
                 ) from error
 
     async def _share(self, ports: SharedPorts) -> None:
-        """Accept on ports of several processes, too."""
+        """Accept on the sockets that several processes share."""
         for scheme, (server, tls) in self._servers.items():
             if scheme in ports:
                 await server.listen("", 0, tls, ports[scheme])
@@ -370,7 +385,7 @@ class BrokerServer:
 
     @property
     def _servers(self) -> Mapping[str, tuple[_HasPorts, ReloadedTls | None]]:
-        """What speaks on a port, by its scheme."""
+        """The server for each scheme, and its TLS context."""
         return {
             "pulsar": (self._protocol, None),
             "pulsar+ssl": (self._protocol, self._tls.protocol),
@@ -384,18 +399,21 @@ class BrokerServer:
 
     @property
     def tls_ports(self) -> Mapping[str, ReloadedTls]:
-        """TLS of the ports that have it, by their schemes."""
+        """TLS contexts of the ports that have TLS, by scheme."""
         found = {"pulsar+ssl": self._tls.protocol, "https": self._tls.web}
         return {scheme: tls for scheme, tls in found.items() if tls is not None}
 
     @property
     def client_certificates(self) -> Mapping[str, ReloadedTls | CertificateFile]:
-        """What it shows to others: to `brokers`, `zookeeper` and `bookies`."""
+        """Certificates shown to other servers, by the keys `brokers`, `zookeeper` and `bookies`."""
         return self._tls.clients
 
     @property
     def peers(self) -> Peers:
-        """The other brokers' admin interfaces; there once ours is."""
+        """Client of the other brokers' admin interfaces.
+
+        Raises `InternalError` before this broker serves.
+        """
         if self._peers is None:
             raise InternalError("other brokers are asked before this one serves")
         return self._peers
@@ -424,32 +442,32 @@ class BrokerServer:
 
     @property
     def service_url(self) -> str:
-        """Where clients connect: in clear, if that is possible."""
+        """Address for clients of the binary protocol: in clear, else by TLS."""
         return self.service.any
 
     @property
     def web_url(self) -> str:
-        """Where the admin interface answers: in clear, if that is possible."""
+        """Address of the admin interface: in clear, else by TLS."""
         return self.web.any
 
     @property
     def protocol_port(self) -> int:
-        """The port in `service_url`."""
+        """Port number in `service_url`."""
         return int(self.service_url.rpartition(":")[2])
 
     @property
     def http_port(self) -> int:
-        """The port in `web_url`."""
+        """Port number in `web_url`."""
         return int(self.web_url.rpartition(":")[2])
 
     @property
     def cluster_storage(self) -> ClusterStorage | None:
-        """The BookKeeper cluster; None: bookies are directories."""
+        """The BookKeeper cluster, or None if the bookies are directories."""
         return self.storage if isinstance(self.storage, ClusterStorage) else None
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """Names that lead to this broker, as far as it knows them."""
+        """Host names that lead to this broker, as far as it knows."""
         machine = socket.gethostname()
         return (
             *(each.web_host for each in self._listeners if each.web_host),
@@ -461,7 +479,7 @@ class BrokerServer:
 
     @property
     def metadata_url(self) -> str:
-        """Where the metadata are, as ``metadataStoreUrl`` would say it."""
+        """Location of the metadata store, in the form of ``metadataStoreUrl``."""
         return _metadata_url(self.settings, self.directory)
 
     @property
@@ -473,7 +491,7 @@ class BrokerServer:
 
     @property
     def _listeners(self) -> tuple[AdvertisedListener, ...]:
-        """The internal one first."""
+        """The advertised listeners, the internal one first."""
         named = self.settings.broker.listeners.items()
         return tuple(AdvertisedListener.of(name, urls) for name, urls in named)
 
@@ -509,9 +527,10 @@ class BrokerServer:
             log.warning("orphan ledgers were not looked for: %s", error)
 
     async def stop(self) -> bool:
-        """Stop taking work, persist what is dirty, let go of the data directory. Twice is fine.
+        """Stop taking work, persist what is dirty, release the data directory. May be called twice.
 
-        Returns within `brokerShutdownTimeoutMs`; False: something was not through by then, and may go on.
+        Returns within `brokerShutdownTimeoutMs`. False: something had not ended by then, and may
+        still run.
         """
         await self._stopping.run()
         return not self._stopping.cut_short
@@ -528,7 +547,7 @@ class BrokerServer:
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
-        # Nobody looks any more, and a stop has much to write.
+        # No chore looks at the disks any more, and a stop writes a lot.
         await self.services.disk_space.make_room(is_starting=False)
 
 
@@ -540,7 +559,7 @@ def _disk_space(settings: Settings, directory: DataDirectory) -> DiskSpace:
     persistence = settings.persistence
     metadata = parse_metadata_url(_metadata_url(settings, directory))
     if persistence.is_on_bookkeeper and metadata.scheme is not MetadataScheme.SQLITE:
-        return DiskSpace.unwatched()  # nothing that counts is written to this machine's disks
+        return DiskSpace.unwatched()  # nothing that matters is written to this machine's disks
     return DiskSpace(
         directory.root,
         persistence.bookie_paths(directory.root),
@@ -552,14 +571,14 @@ def _disk_space(settings: Settings, directory: DataDirectory) -> DiskSpace:
 
 
 def _free_room(metadata: MetadataStore, storage: LedgerStorage) -> Iterator[Awaitable[object]]:
-    """What makes logs shorter, and carries on what there was no room for."""
+    """Work that frees disk space, or that was put off for lack of it."""
     if isinstance(metadata, SqliteMetadataStore):
         yield metadata.checkpoint()
     yield from storage.make_up()
 
 
 def _authorization(services: SharedServices) -> Authorization | None:
-    """None: it is off."""
+    """The authorization that the settings ask for, or None if it is off."""
     security = services.settings.security
     if not security.authorization_enabled:
         return None
@@ -568,7 +587,7 @@ def _authorization(services: SharedServices) -> Authorization | None:
 
 
 def _credentials(settings: Settings) -> Mapping[str, str]:
-    """What this broker shows to the others."""
+    """HTTP headers with the credentials that this broker shows to other brokers."""
     security = settings.security
     return http_headers(
         security.broker_client_authentication_plugin,

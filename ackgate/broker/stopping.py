@@ -33,18 +33,18 @@ class _Step(NamedTuple):
 
 
 class Stopping:
-    """What has to be ended, and how long that may take.
+    """Steps that stop what was started, and the time that they may take.
 
-    As a context manager it ends what a failed start has begun, unless `keep` was called.
+    As a context manager it runs them when a start has failed, that is, unless `keep` was called.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self.seconds = seconds
-        """For all steps together; asked when they begin."""
+        """Returns the time for all steps together, in seconds; called when they begin."""
         self._steps: list[_Step] = []
         self._is_kept = False
         self.cut_short: list[str] = []
-        """Steps that did not end in their time."""
+        """Names of steps that did not end in their time."""
 
     def then(
         self,
@@ -53,11 +53,17 @@ class Stopping:
         *,
         share: int = 1,
     ) -> None:
-        """What was begun now is ended by `end`, before all that was begun earlier."""
+        """Add a step: `end` stops what was started now, before everything that was started earlier.
+
+        `share`: its share of the time, relative to the other steps.
+        """
         self._steps.append(_Step(name, end, share))
 
     async def run(self) -> None:
-        """End everything. Raises the first error of a step once all had their turn. Twice is fine."""
+        """Run all steps. Raises the first error of a step after all have run.
+
+        May be called twice.
+        """
         steps, self._steps = self._steps[::-1], []
         shares = sum(step.share for step in steps)
         seconds = self.seconds()
@@ -93,7 +99,7 @@ class Stopping:
             self.cut_short.append(name)
 
     def keep(self) -> None:
-        """The start has succeeded: `run` ends it."""
+        """Do not stop when the context ends: the start succeeded. The owner calls `run` later."""
         self._is_kept = True
 
     async def __aenter__(self) -> Self:

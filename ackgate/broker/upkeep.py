@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTLED_SECONDS: Final = 60.0
-"""How often to look again whether work that was switched off is wanted now."""
+"""How often to look again whether work that was switched off has been switched on."""
 
 
 class Chore(NamedTuple):
-    """Work to be done every so often; 0 seconds: not now."""
+    """Periodic work and its interval. An interval of 0 seconds: it is switched off for now."""
 
     work: Callable[[], Awaitable[None]]
     interval_seconds: Callable[[], float]
 
 
 def chores(services: SharedServices, registry: TopicRegistry) -> list[Chore]:
-    """The chores of every broker."""
+    """The chores that every broker runs."""
     return [
         Chore(services.disk_space.look, lambda: DISK_LOOK_SECONDS),
         Chore(
@@ -67,7 +67,7 @@ def _audits(audit: BrokerAudit) -> tuple[Chore, ...]:
 
 
 async def run_chore(chore: Chore) -> None:
-    """Repeat it forever; a failure is logged, and the next run comes as usual."""
+    """Do the work forever. A failure is logged, and the next run comes as usual."""
     while True:
         seconds = chore.interval_seconds()
         await asyncio.sleep(seconds or SETTLED_SECONDS)

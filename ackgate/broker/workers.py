@@ -59,18 +59,21 @@ SOCKET_FILE: Final = "metadata.socket"
 WORKERS_DIRECTORY: Final = "workers"
 
 LINE_BYTES_MAX: Final = 64 * 1024
-"""Of what supervisor and worker say to each other at the start."""
+"""Longest line that supervisor and worker send each other at the start."""
 
 STEADY_SECONDS: Final = 10.0
 """A worker that lived for this long is started again at once when it dies."""
 
 PAUSE_SECONDS_MIN: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 30.0
-"""Before one is started again that has died twice without: doubled each time."""
+"""Longest pause before a worker is started again that keeps dying before `STEADY_SECONDS`.
+
+The first restart has no pause; from the second on it doubles, from `PAUSE_SECONDS_MIN`.
+"""
 
 STOP_GRACE_SECONDS: Final = 1.0
-"""What a worker gets to stop beyond `brokerShutdownTimeoutMs`, which it keeps by itself. `docker stop` kills
-after 10 s in all."""
+"""How long a worker may take beyond its own `brokerShutdownTimeoutMs`. `docker stop` kills after 10
+s in all."""
 
 STOP_CUT_SHORT: Final = 1
 
@@ -85,23 +88,26 @@ _SCHEMES: Final = {
     "brokerServicePortTls": "pulsar+ssl",
     "webServicePortTls": "https",
 }
-"""In the order of the ready line."""
+"""Schemes by their keys, in the order of the ready line."""
 
 
 # ---- in a worker
 
 
 class WorkerPart(NamedTuple):
-    """What makes a broker a worker."""
+    """What a worker gets from its supervisor."""
 
     number: int
-    """From 1 on."""
+    """Number of this worker, from 1 on."""
     ports: Mapping[str, Sequence[socket.socket]]
-    """Those that all workers share, by scheme or as `bindAddresses` names them."""
+    """Sockets that all workers accept on, by scheme or by an address of `bindAddresses`."""
 
     @classmethod
     def read(cls, number: int) -> Self:
-        """Take it from standard input. Raises `ConfigurationError` if no supervisor is there."""
+        """Read it from standard input.
+
+        Raises `ConfigurationError` if no supervisor started this process.
+        """
         try:
             given = json.loads(_first_line())["sockets"]
             ports = {
@@ -118,22 +124,22 @@ class WorkerPart(NamedTuple):
         return cls(number, ports)
 
     def end_with_supervisor(self) -> None:
-        """From now on this process ends when the supervisor's does, as if it were killed itself.
+        """End this process when the supervisor's ends, at once, as `kill -9` would.
 
-        Its metadata store is gone then, and another supervisor may come: nothing that was confirmed is
-        lost, and nothing else can be saved.
+        Its metadata store is gone then, and another supervisor may come: nothing that was confirmed
+        is lost, and nothing else can be saved.
         """
         threading.Thread(target=_wait_for_end, name="supervisor", daemon=True).start()
 
     @staticmethod
     def failed(error: AckGateError) -> None:
-        """Say on standard output why this worker does not serve."""
+        """Report on standard output why this worker does not serve."""
         is_usage = isinstance(error, OwnershipError | ValueError)
         _say(json.dumps({"error": str(error), "is_usage": is_usage}))
 
 
 def _first_line() -> bytes:
-    """One byte at a time: what comes after the line is for `_wait_for_end`."""
+    """Read one line, byte by byte: what comes after it is for `_wait_for_end`."""
     line = bytearray()
     while (byte := os.read(0, 1)) not in {b"", b"\n"} and len(line) < LINE_BYTES_MAX:
         line += byte
@@ -159,13 +165,13 @@ def _say(line: str) -> None:
 async def supervise(settings: Settings, root: Path, command: Sequence[str]) -> int:
     """Run workers until SIGTERM or SIGINT. Returns the exit code.
 
-    `command`: the command line of a worker, but for what makes it one. Raises `ConfigurationError`,
-    `DataDirectoryBusyError`, `StorageError` when they cannot be started.
+    `command`: the command line that all workers share; each gets its own options appended. Raises
+    `ConfigurationError`, `DataDirectoryBusyError`, `StorageError` if they cannot be started.
     """
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
+        loop.add_signal_handler(number, stop_requested.set)
     async with AsyncExitStack() as stack:
         directory = DataDirectory.acquire(root)
         stack.callback(directory.release)
@@ -177,10 +183,10 @@ async def supervise(settings: Settings, root: Path, command: Sequence[str]) -> i
         stack.callback(clear_directories, directory.root)
         try:
             crew.begin()
-            if await crew.all_serve(told_to_stop):
+            if await crew.all_serve(stop_requested):
                 directory.describe({each.partition(":")[0]: each for each in ports.addresses})
                 print("ackgate ready", *ports.addresses, flush=True)  # noqa: T201
-                await told_to_stop.wait()
+                await stop_requested.wait()
             else:
                 log.info("stopped before it served")
         finally:
@@ -216,7 +222,10 @@ async def _look_at(space: DiskSpace) -> None:
 
 
 async def _wait_for_others(root: Path) -> None:
-    """Workers of a supervisor that was killed notice that soon. Raises `DataDirectoryBusyError`."""
+    """Wait until the workers of a supervisor that was killed have ended, which they do soon.
+
+    Raises `DataDirectoryBusyError` if they are still there after `OTHERS_SECONDS_MAX`.
+    """
     for path in (root / WORKERS_DIRECTORY).glob("*/lock"):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -233,7 +242,7 @@ async def _wait_for_others(root: Path) -> None:
 
 
 class _SharedPorts:
-    """The ports of the one address. They are bound here, once, so no other process can take them."""
+    """The ports that all workers accept on, bound here once, so no other process can take them."""
 
     def __init__(self) -> None:
         self.sockets: dict[str, list[socket.socket]] = {}
@@ -241,7 +250,7 @@ class _SharedPorts:
 
     @classmethod
     async def open(cls, settings: Settings) -> Self:
-        """Raises `ConfigurationError`."""
+        """Bind all shared ports and listen. Raises `ConfigurationError`."""
         broker, shared = settings.broker, cls()
         wanted = broker.ports_of_worker(0)
         host = advertised_host(broker.advertised_address, broker.bind_address)
@@ -267,19 +276,22 @@ class _SharedPorts:
         return int(self.sockets[name][0].getsockname()[1])
 
     def close(self) -> None:
-        """Nobody can connect any more once the workers have closed theirs, too."""
+        """Close the sockets of this process.
+
+        Clients can connect until the workers have closed theirs.
+        """
         for sockets in self.sockets.values():
             for each in sockets:
                 each.close()
 
     @property
     def descriptors(self) -> dict[str, list[int]]:
-        """What a child process inherits, named as in `WorkerPart.ports`."""
+        """File descriptors for a child process, by the names of `WorkerPart.ports`."""
         return {name: [s.fileno() for s in sockets] for name, sockets in self.sockets.items()}
 
 
 class _Crew:
-    """The workers."""
+    """All the workers of this supervisor."""
 
     def __init__(
         self, settings: Settings, root: Path, command: Sequence[str], ports: _SharedPorts
@@ -292,12 +304,14 @@ class _Crew:
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
-        """Start them."""
         self._tasks = [asyncio.create_task(worker.run()) for worker in self._workers]
 
-    async def all_serve(self, told_to_stop: asyncio.Event) -> bool:
-        """Whether they do; False: it was to stop first. Raises why one of them cannot."""
-        stopping = asyncio.ensure_future(told_to_stop.wait())
+    async def all_serve(self, stop_requested: asyncio.Event) -> bool:
+        """Wait until every worker serves. Returns False if `stop_requested` was set first.
+
+        Raises the error of a worker that cannot start.
+        """
+        stopping = asyncio.ensure_future(stop_requested.wait())
         waiting = asyncio.ensure_future(
             asyncio.gather(*(worker.served for worker in self._workers))
         )
@@ -313,7 +327,10 @@ class _Crew:
             await asyncio.gather(waiting, return_exceptions=True)
 
     async def stop(self) -> bool:
-        """SIGTERM to all at once, and wait. Whether all had ended in time, and nothing was left undone."""
+        """Send SIGTERM to all workers and wait; kill those that are late.
+
+        Returns whether every worker ended in time and left nothing undone.
+        """
         log.info("stopping")
         for worker in self._workers:
             worker.stop()
@@ -330,26 +347,26 @@ class _Crew:
 
 
 class _Worker:
-    """One worker, over all its lives."""
+    """One worker: its process, and the next one when that dies."""
 
     def __init__(self, number: int, command: Sequence[str], ports: _SharedPorts) -> None:
         self._number = number
         self._command = command
         self._ports = ports
         self._process: asyncio.subprocess.Process | None = None
-        self._told_to_stop = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self.served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when it served for the first time; fails if it never did."""
+        """Done once it has served for the first time; fails if its first process does not."""
         self.ended_well = True
 
     async def run(self) -> None:
-        """Start it again and again, until it is told to stop."""
+        """Start the worker again whenever it dies, until `stop` is called."""
         loop = asyncio.get_running_loop()
         deaths = 0
         while True:
             began = loop.time()
             why = await self._live()
-            if self._told_to_stop.is_set():
+            if self._stop_requested.is_set():
                 return
             if not self.served.done():
                 self.served.set_exception(why)
@@ -359,11 +376,11 @@ class _Worker:
             log.error("%s; it is started again%s", why, f" in {pause:g} s" if pause else "")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._told_to_stop.wait()
+                    await self._stop_requested.wait()
                 return
 
     async def _live(self) -> AckGateError:
-        """One life; how it ended."""
+        """Run one process to its end. Returns how it ended."""
         sockets = self._ports.descriptors
         try:
             self._process = process = await asyncio.create_subprocess_exec(
@@ -372,17 +389,17 @@ class _Worker:
                 stdout=asyncio.subprocess.PIPE,
                 limit=LINE_BYTES_MAX,
                 pass_fds=[each for descriptors in sockets.values() for each in descriptors],
-                start_new_session=True,  # what a terminal sends is for the supervisor
+                start_new_session=True,  # signals from a terminal are for the supervisor
             )
         except OSError as error:
             return StorageError(f"worker {self._number} cannot be started: {error}")
-        if self._told_to_stop.is_set():
-            self.kill()  # it was not there yet to be told
+        if self._stop_requested.is_set():
+            self.kill()  # `stop` came before there was a process to signal
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps({"sockets": sockets}).encode() + b"\n")
         line = b""
-        with contextlib.suppress(ValueError):  # a line without an end: it is no worker's
+        with contextlib.suppress(ValueError):  # an endless line does not come from a worker
             line = await process.stdout.readline()
         why: AckGateError | None = None
         if line.startswith(b"ackgate ready "):
@@ -393,7 +410,7 @@ class _Worker:
             if not self.served.done():
                 self.served.set_result(None)
         elif line:
-            why = _told(line)
+            why = _reported_error(line)
         code = await process.wait()
         process.stdin.close()
         # SIGTERM itself ends one that has not begun anything.
@@ -405,14 +422,14 @@ class _Worker:
         return StorageError(f"worker {self._number}, process {process.pid}, {how}")
 
     def stop(self) -> None:
-        """SIGTERM, and no further life."""
-        self._told_to_stop.set()
+        """Send SIGTERM, and do not start the worker again."""
+        self._stop_requested.set()
         if not self.served.done():
             self.served.cancel()
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """Send SIGKILL."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
@@ -422,22 +439,22 @@ class _Worker:
 
 
 def _pause_seconds(deaths: int) -> float:
-    """Before a worker that died as often in quick succession is started again."""
+    """Pause before a worker is started again that died so often in quick succession."""
     return min((2 ** (deaths - 2)) * PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX) if deaths > 1 else 0.0
 
 
-def _told(line: bytes) -> AckGateError:
-    """What a worker said of itself instead of serving."""
+def _reported_error(line: bytes) -> AckGateError:
+    """The error that a worker reported instead of serving."""
     try:
-        told = json.loads(line)
-        text, is_usage = str(told["error"]), bool(told["is_usage"])
+        reported = json.loads(line)
+        text, is_usage = str(reported["error"]), bool(reported["is_usage"])
     except (ValueError, KeyError, TypeError):
         return StorageError(f"a worker said {line[:200]!r} instead of serving")
     return ConfigurationError(text) if is_usage else StorageError(text)
 
 
 def worker_command(config: Path | None, overrides: Sequence[str]) -> list[str]:
-    """The command line that starts this program again as a worker, but for what makes it one."""
+    """The command line that all workers share: this program, started again."""
     has_cwd = bool({"", os.getcwd()} & set(sys.path))  # noqa: PTH109 - as Python has it
     command = [sys.executable, *(() if has_cwd else ("-P",)), "-m", "ackgate", "broker"]
     if config is not None:
@@ -448,7 +465,7 @@ def worker_command(config: Path | None, overrides: Sequence[str]) -> list[str]:
 
 
 def _arguments(settings: Settings, root: Path, number: int) -> Iterator[str]:
-    """What makes a command line that of worker `number`. Raises `ConfigurationError`."""
+    """The options of worker `number`. Raises `ConfigurationError`."""
     own = {
         "brokerWorkers": "1",
         "dataDirectory": str(root / WORKERS_DIRECTORY / str(number)),
@@ -472,9 +489,11 @@ def _arguments(settings: Settings, root: Path, number: int) -> Iterator[str]:
 
 
 def clear_directories(root: Path) -> None:
-    """Remove workers' directories, in which nothing is kept: what they reserve on the disk is given back.
+    """Remove the workers' directories, and so the disk space that they reserve.
 
-    `root` is the data directory, whose lock is held.
+    They keep nothing else.
+
+    `root` is the data directory; the caller holds its lock.
     """
     for directory in (root / WORKERS_DIRECTORY).glob("*"):
         with contextlib.suppress(OSError):

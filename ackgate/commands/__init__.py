@@ -1,1 +1,4 @@
-"""The command line: reads files and asks brokers over HTTP. Each command loads what it needs."""
+"""The command line: reads files and asks brokers over HTTP.
+
+Each command loads only what it needs.
+"""

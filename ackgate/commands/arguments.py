@@ -77,7 +77,7 @@ def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options for the places of metadata and bookies."""
+    """Add options for where metadata and bookies are."""
     parser.add_argument("--data-dir", type=Path, help="of a broker (default: ./data)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
     parser.add_argument(
@@ -94,7 +94,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_access_arguments(parser: Any) -> None:  # noqa: ANN401 - as above
-    """Options of a command that asks a broker."""
+    """Add options of a command that asks a broker: address, certificates, credentials."""
     group = parser.add_argument_group(
         "access to the broker",
         "also as keys of Pulsar's client.conf, and as environment variables ACKGATE_CLIENT_<key>",

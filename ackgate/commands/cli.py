@@ -1,6 +1,6 @@
-"""The ``ackgate`` command: reads the command line, and hands over to the module of the command.
+"""The ``ackgate`` command: parses the command line, and calls the module of the command.
 
-Edge. ``ackgate tls`` is a call of `ackgate.network`, and has no module.
+Edge. ``ackgate tls`` calls `ackgate.network` directly, and has no module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_parsed(arguments: argparse.Namespace) -> int:
-    """Run what `command_parser` has read; returns the exit code."""
+    """Run the command that `command_parser` has parsed; returns the exit code."""
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -45,16 +45,16 @@ def run_parsed(arguments: argparse.Namespace) -> int:
         is_usage = isinstance(error, OwnershipError | ValueError)
         return EXIT_USAGE if is_usage else EXIT_FAILED
     except BrokenPipeError:
-        # The reader has seen enough. Python would complain once more at exit.
+        # The reader (`| head`) closed the pipe. Without this Python would complain at exit.
         sys.stdout = None
-        return EXIT_FAILED if arguments.command == "bookies" else 0  # its findings were not printed
+        return EXIT_FAILED if arguments.command == "bookies" else 0  # nobody has seen its findings
     except KeyboardInterrupt:
         return 130
     return code
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """One command, and only what it needs is loaded. Raises `AckGateError`."""
+    """Run one command, and import only what it needs. Raises `AckGateError`."""
     if arguments.command == "broker":
         from ackgate.broker.run import run_broker  # noqa: PLC0415 - start only what is asked for
 
@@ -91,7 +91,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _make_certificates(arguments: argparse.Namespace) -> int:
-    """Certificates for trying TLS, and the settings that name them. Raises `ConfigurationError`."""
+    """Write certificates for trying TLS, and print the settings that name them.
+
+    Raises `ConfigurationError`.
+    """
     from ackgate.network import make_trial_certificates  # noqa: PLC0415
 
     if arguments.days < 1:
@@ -113,7 +116,7 @@ def _make_certificates(arguments: argparse.Namespace) -> int:
 
 
 def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
-    """The commands of a broker. `others` (name to help) are only listed in the help."""
+    """Parser of a broker's commands. `others` (name to help) appear in the help only."""
     parser = argparse.ArgumentParser(
         prog="ackgate",
         description="A message broker that does not forget an ack, and stops before it would.",
@@ -200,7 +203,7 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
 
 
 def _add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """The broker or the files, and how the answer is shown."""
+    """Options for the source (a broker or files) and for the form of the answer."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
     source.add_argument(

@@ -1,4 +1,4 @@
-"""``ackgate config check``: what a broker would make of a ``broker.conf``, before it is started with it.
+"""``ackgate config check``: checks a ``broker.conf`` before a broker is started with it.
 
 Edge: reads the file and the environment, prints. Nothing that may be a secret is printed.
 """
@@ -36,13 +36,13 @@ class _Report(NamedTuple):
     found: GivenSettings
     security: Sequence[SecurityAsked]
     wrong: Sequence[str]
-    """A line for each value that is not allowed."""
+    """One line for each value that is not allowed."""
     changed: Sequence[UnusedKey]
-    """Without effect, and not at Pulsar's default."""
+    """Keys without effect that are not at Pulsar's default."""
     unknown: Sequence[UnusedKey]
-    """Without effect, and not Pulsar's either."""
+    """Keys without effect that Pulsar does not have either."""
     at_default: Sequence[UnusedKey]
-    """Without effect, and at Pulsar's default."""
+    """Keys without effect that are at Pulsar's default."""
 
     @property
     def starts(self) -> bool:
@@ -57,7 +57,10 @@ class _Report(NamedTuple):
 
 
 def run_config(arguments: argparse.Namespace) -> int:
-    """Check, print, and return the exit code. Raises `ConfigurationError`: it cannot be read at all."""
+    """Check, print, and return the exit code.
+
+    Raises `ConfigurationError` if a source cannot be read.
+    """
     report = _check(arguments.file)
     if arguments.json:
         print(json.dumps(_json(report), indent=2))  # noqa: T201

@@ -1,7 +1,8 @@
-"""``ackgate delayed``: what waits on a topic, cancelling messages by position, clearing an index.
+"""``ackgate delayed``: lists a topic's delayed messages, cancels some, or clears their index.
 
-Edge: asks a broker, prints. For people lines, with ``--json`` one object. A position is
-``ledger:entry``, or on a partitioned topic ``ledger:entry:partition``, as clients print message ids.
+Edge: asks a broker, prints: lines for people, with ``--json`` one object. A position is
+``ledger:entry``, or on a partitioned topic ``ledger:entry:partition``, as clients print message
+ids.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POSITIONS_AT_ONCE: Final = 1_000
-"""Positions of one request. Each request is one durable write."""
+"""Positions in one request. Each request is one durable write."""
 
 DONE_LISTED_MAX: Final = 20
-"""More successes are only counted; failures are always listed."""
+"""Successes that are listed; any more are only counted. Failures are always listed."""
 
 _DONE: Final = frozenset({"cancelled", "alreadyCancelled"})
 _WORDS: Final = {
@@ -43,16 +44,16 @@ _WORDS: Final = {
 
 
 class MessagePosition(NamedTuple):
-    """A position as a user names it."""
+    """A position as the user wrote it."""
 
     text: str
     """``ledger:entry``"""
     partition: int
-    """-1: of a topic that is not partitioned, or of the partition that was named."""
+    """Partition index. -1: the topic is not partitioned, or the user named the partition."""
 
 
 def run_delayed(arguments: argparse.Namespace) -> int:
-    """One action. Returns 1 if some message could not be cancelled. Raises `AckGateError`."""
+    """Run one action. Returns 1 if some message could not be cancelled. Raises `AckGateError`."""
     url, access = access_of(arguments)
     broker = AdminClient(url, access=access)
     name = TopicName.parse(arguments.topic).require_persistent()
@@ -129,7 +130,10 @@ def _outcome_line(answered: dict[str, Any], *, is_partitioned: bool) -> str:
 
 
 def _positions(texts: list[str], file: Path | None) -> list[MessagePosition]:
-    """Of the command line and the file. Raises `ConfigurationError` naming the line."""
+    """Positions from the command line, then from the file.
+
+    Raises `ConfigurationError` naming the line.
+    """
     positions = [_position(text, "") for text in texts]
     if file is not None:
         try:

@@ -44,7 +44,7 @@ _FOR_ALL: Final = 0o644
 
 
 def run_tokens(arguments: argparse.Namespace) -> int:
-    """One action; returns the exit code. Raises `ConfigurationError`."""
+    """Run one action; returns the exit code. Raises `ConfigurationError`."""
     match arguments.action:
         case "create-secret-key":
             _create_secret_key(arguments)
@@ -130,7 +130,7 @@ def _verifying_key(arguments: argparse.Namespace) -> VerifyingKey:
 
 
 def _token(arguments: argparse.Namespace) -> str:
-    """The token, from where the command line says it is."""
+    """Read the token from where the command line says it is."""
     if arguments.token is not None:
         text: str = arguments.token
     elif arguments.token_file is not None:
@@ -142,7 +142,7 @@ def _token(arguments: argparse.Namespace) -> str:
 
 
 def _parts(token: str) -> tuple[Any, Any]:
-    """Header and claims, whoever signed them. Raises `ConfigurationError`."""
+    """Decode header and claims without verifying the signature. Raises `ConfigurationError`."""
     try:
         header, claims, _ = token.split(".")
         found = [json.loads(base64.urlsafe_b64decode(part + "===")) for part in (header, claims)]

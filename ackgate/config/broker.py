@@ -38,14 +38,14 @@ PORT_MAX: Final = 65_535
 
 
 class BoundListener(NamedTuple):
-    """An address to listen on, and the listener whose clients connect there."""
+    """An address to listen on, and the listener name for clients that connect there."""
 
     name: str
     scheme: str
     host: str
     port: int
     text: str
-    """As `bindAddresses` says it; there once."""
+    """The address as `bindAddresses` has it; no two are equal."""
 
 
 _WORKER_PORTS_STEP: Final = 10
@@ -512,7 +512,10 @@ class BrokerSettings(SettingsGroup):
     )
 
     def ports_of_worker(self, number: int) -> dict[str, int]:
-        """Worker's own ports, by key; 0: any free one. Number 0: those that all workers share."""
+        """Ports of a worker by key, 0 for any free one. Number 0: the ports that all workers share.
+
+        A port that is switched off has no key.
+        """
         ports = {
             "brokerServicePort": self.broker_service_port,
             "brokerServicePortTls": self.broker_service_port_tls,
@@ -526,7 +529,7 @@ class BrokerSettings(SettingsGroup):
         }
 
     def listeners_of_worker(self, number: int) -> tuple[str, ...]:
-        """`advertisedListeners` of a worker: as its own ports, each ten times its number higher."""
+        """`advertisedListeners` of a worker: each port is higher by ten times its number."""
         matches = filter(None, map(_LISTENER.fullmatch, self.advertised_listeners))
         step = _WORKER_PORTS_STEP * number
         return tuple(
@@ -536,7 +539,10 @@ class BrokerSettings(SettingsGroup):
 
     @property
     def listeners(self) -> dict[str, dict[str, str]]:
-        """What `advertisedListeners` names: addresses by scheme, by listener; the internal one first."""
+        """Addresses of `advertisedListeners` by listener name, then by scheme.
+
+        The internal listener is first.
+        """
         found: dict[str, dict[str, str]] = {}
         for match in filter(None, map(_LISTENER.fullmatch, self.advertised_listeners)):
             found.setdefault(match["name"], {})[match["scheme"]] = match["url"]
@@ -544,7 +550,7 @@ class BrokerSettings(SettingsGroup):
 
     @property
     def bound_listeners(self) -> list[BoundListener]:
-        """What `bindAddresses` names."""
+        """The addresses of `bindAddresses`."""
         return [
             BoundListener(
                 name=match["name"],

@@ -136,19 +136,19 @@ MAX_DELAY_MS_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class DelayedDeliveryPolicy:
-    """Delayed delivery as one level says it, or as it holds (`effective`)."""
+    """The policy of one level (topic, namespace or broker), or of all together (`effective`)."""
 
     is_active: bool = False
     """Whether messages with a delivery time wait for it."""
 
     tick_ms: int = 0
-    """How exact delivery times are. 0, of one level: as the level above says."""
+    """How exact delivery times are, in ms. 0 in one level: as the level above."""
 
     max_delay_ms: int = 0
-    """What is to wait longer from its publishing on is refused. 0: no limit."""
+    """Messages whose delay from publishing would be longer are rejected. 0: no limit."""
 
     def __post_init__(self) -> None:
-        """Raises `CallerError` naming the field that cannot be."""
+        """Raises `CallerError` naming the field that has a wrong type or value."""
         if self.is_active.__class__ is not bool:
             raise CallerError(
                 f"{DELAYED_DELIVERY}: active must be true or false, not {_shown(self.is_active)}"
@@ -158,7 +158,7 @@ class DelayedDeliveryPolicy:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Of the policy's JSON; fields that it does not know are passed over, as Pulsar does.
+        """Read the policy from its JSON. Ignores unknown fields, as Pulsar does.
 
         Raises `CallerError` naming what is wrong with it.
         """
@@ -171,7 +171,7 @@ class DelayedDeliveryPolicy:
         )
 
     def to_json(self) -> dict[str, bool | int]:
-        """The policy's JSON, complete, in Pulsar's order."""
+        """The policy as JSON with all fields, in Pulsar's order."""
         return {
             "tickTime": self.tick_ms,
             "active": self.is_active,
@@ -180,7 +180,11 @@ class DelayedDeliveryPolicy:
 
     @classmethod
     def effective(cls, levels: Iterable[Self | None], settings: DelayedSettings) -> Self:
-        """What holds, of the levels that say something, the most specific first."""
+        """The policy in effect. `levels`: most specific first, None where a level has no policy.
+
+        The first level that has a policy wins, the broker's settings being the last. A tick of 0 is
+        taken from the next level that has one.
+        """
         set_levels = [level for level in levels if level is not None]
         broker = cls(
             settings.delayed_delivery_enabled,
@@ -204,7 +208,7 @@ def _check_number(field: str, value: object, most: int) -> None:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, int) and value.bit_length() > 256:  # its digits would take their time
+    if isinstance(value, int) and value.bit_length() > 256:  # a huge number takes long to print
         return f"a number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "..."

@@ -77,7 +77,7 @@ _INTRODUCTIONS: Final = {
 
 
 def document() -> str:
-    """The text of `docs/configuration.md`."""
+    """Render `docs/configuration.md` from the models."""
     rooms = (line for name in ROOMS for line in _room(name))
     return "\n".join([_HEAD, *_security(), *_departures(), *rooms])
 

@@ -31,7 +31,7 @@ _SPELT_OTHERWISE: Final = {
         "bookkeeperTlsCertFilesRefreshDurationSeconds"
     )
 }
-"""Pulsar's own exceptions."""
+"""Attributes whose keys Pulsar does not spell by the rule of `key_of`."""
 
 
 def key_of(attribute: str) -> str:
@@ -45,26 +45,29 @@ def key_of(attribute: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is known of a setting beside its type, default and bounds."""
+    """What a setting declares besides its type, default and bounds."""
 
     unit: str
-    """Empty for names and switches."""
+    """Unit of the value, for people. Empty for names and switches."""
 
     pulsar_default: object
-    """None for a key of our own."""
+    """Pulsar's default; ignore it for a key of our own."""
 
     is_own: bool
-    """Pulsar has no such key."""
+    """Whether only this broker has the key, and Pulsar does not."""
 
     departs_because: str
-    """Why our default is not Pulsar's; empty where it is."""
+    """Why our default is not Pulsar's; empty if it is."""
 
     is_dynamic: bool
-    """May change while the broker runs."""
+    """Whether it may change while the broker runs."""
 
 
 class _OurErrors(ModelMetaclass):
-    """Raises our error where a host makes settings by a call; pydantic's own validation does not call."""
+    """Metaclass that raises our error when code makes settings by a call.
+
+    pydantic's own validation does not call the class, so it still raises pydantic's error.
+    """
 
     def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: ANN401, N805 - of a metaclass
         try:
@@ -137,7 +140,7 @@ def is_secret(field: FieldInfo) -> bool:
 
 
 def may_be_nothing(field: FieldInfo) -> bool:
-    """Whether an empty text is a value of its own: none."""
+    """Whether an empty text is a value of its own, which means none."""
     return type(None) in get_args(field.annotation)
 
 
@@ -152,7 +155,7 @@ def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
 
 
 def allowed(field: FieldInfo) -> str:
-    """In words, what the setting may be: "a whole number from 1 to 100 (entries)"."""
+    """Describe the allowed values in words: "a whole number from 1 to 100 (entries)"."""
     lowest, highest = bounds(field)
     words = _kind(field.annotation)
     if lowest is not None and highest is not None:

@@ -6,7 +6,7 @@ from ackgate.config.field import INT_MAX, SettingsGroup, setting
 
 
 class JournalSettings(SettingsGroup):
-    """What becomes of a topic's messages, written down for the data pipeline."""
+    """Whether and how a broker records what happens to messages, for the data pipeline."""
 
     delivery_journal_enabled: bool = setting(
         False,

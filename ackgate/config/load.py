@@ -35,28 +35,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FILE_BYTES_MAX: Final = 1024 * 1024
-"""A `broker.conf` with all its comments has 80 kB; this is something else."""
+"""A `broker.conf` with all its comments has 80 kB; a larger file is not one."""
 
 ENVIRONMENT_PREFIXES: Final = ("PULSAR_PREFIX_", "ACKGATE_")
-"""The later one wins."""
+"""Prefixes of keys in the environment. The later one wins."""
 
 _NO_SETTING: Final = re.compile(r"ACKGATE_[A-Z0-9]+(_|$)")
-"""Of the command line, of test suites, or of Kubernetes, which names the ports of a service `ackgate`."""
+"""Variables that are no settings: those of the command line, of test suites, and of Kubernetes,
+which names the ports of a service `ackgate` like this."""
 
 _OF_SERVING: Final = frozenset(map(key_of, SecuritySettings.model_fields))
-"""Without connections nobody is asked who he is, and Pulsar has more ways to ask."""
+"""Security settings. A tool without connections ignores them: it authenticates nobody, and Pulsar
+has more ways to do it."""
 
 
 class OlderName(NamedTuple):
-    """A key that Pulsar deprecated, and how it speaks for the present one."""
+    """A key that Pulsar deprecated, and how to turn its value into one of the present key."""
 
     present_key: str
     unset: str
-    """The text that means: not given."""
+    """The text that counts as not given."""
     prefix: str
-    """What the present key's value has before the older one's."""
+    """Put before the older key's value to make the present key's."""
     has_precedence: bool
-    """Whether it wins over the present key in the same source."""
+    """Whether it wins over the present key if one source gives both."""
 
 
 OLDER_NAMES: Final[Mapping[str, OlderName]] = {
@@ -74,13 +76,13 @@ OLDER_NAMES: Final[Mapping[str, OlderName]] = {
 
 @dataclass(frozen=True, slots=True)
 class GivenSettings:
-    """What every source together says, before it is known to be allowed."""
+    """What all sources together give, before it is checked."""
 
     given: Mapping[str, Given]
-    """By key, the last source's; keys that Pulsar deprecated in favour of ours under our names."""
+    """By key, from the last source that has it. A deprecated key stands under its present name."""
 
     older: Mapping[str, Given]
-    """Which of those deprecated keys were used."""
+    """The deprecated keys that were used, by their own names."""
 
     @property
     def used(self) -> dict[str, Given]:
@@ -89,28 +91,28 @@ class GivenSettings:
 
     @property
     def of_directories(self) -> dict[str, Given]:
-        """Settings of bookies that are directories, given where a BookKeeper cluster has the ledgers."""
+        """Given settings that have no effect because the ledgers lie on a BookKeeper cluster."""
         if "bookkeeperMetadataServiceUri" not in self.given:
             return {}
         return {key: value for key, value in self.given.items() if key in ONLY_OF_DIRECTORIES}
 
     @property
     def unused(self) -> tuple[UnusedKey, ...]:
-        """What has none, sorted by key."""
+        """The given keys that are no settings, sorted by key."""
         return unused_keys(self.given, FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, and the given keys without effect."""
+    """The settings, and the given keys that have no effect."""
 
     settings: Settings
 
     unused: tuple[UnusedKey, ...]
-    """Sorted by key; from the file and the environment."""
+    """Keys from the file and the environment, sorted."""
 
     of_directories: tuple[str, ...] = ()
-    """Keys without effect since the ledgers lie on a BookKeeper cluster."""
+    """Keys that have no effect because the ledgers lie on a BookKeeper cluster."""
 
 
 def load_settings(
@@ -120,7 +122,7 @@ def load_settings(
     *,
     is_serving: bool = True,
 ) -> LoadedSettings:
-    """Settings from every source. `overrides` are the `KEY=VALUE` of `--set`.
+    """Load and check the settings from every source. `overrides` are the `KEY=VALUE` of `--set`.
 
     `is_serving`: False for a tool without connections, so that the settings of a broker with
     security can be read. Raises `ConfigurationError`, which names source, key, value and what is
@@ -141,7 +143,10 @@ def gather(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> GivenSettings:
-    """What the sources say. Raises `ConfigurationError` for what cannot be read at all."""
+    """Collect what the sources give.
+
+    Raises `ConfigurationError` for a source that cannot be read.
+    """
     older: dict[str, Given] = {}
     given = _from_file(config_file, older) if config_file else {}
     given |= _from_environment(os.environ if environ is None else environ, older)
@@ -205,7 +210,7 @@ def _from_overrides(overrides: Sequence[str], older: dict[str, Given]) -> dict[s
 
 
 def _by_present_name(given: dict[str, Given], older: dict[str, Given]) -> dict[str, Given]:
-    """What one source says, with older names replaced, and noted in `older`."""
+    """What one source gives, with deprecated keys renamed. Adds those to `older`."""
     for name, present in OLDER_NAMES.items():
         value = given.pop(name, None)
         if value is None or value.text == present.unset:
@@ -234,7 +239,7 @@ CLIENT_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Values of `CLIENT_KEYS`, as texts; a key that was not given is an empty text."""
+    """Values of `CLIENT_KEYS` as texts. A key that was not given has an empty text."""
 
     texts: dict[str, str] = field(default_factory=dict, repr=False)
 

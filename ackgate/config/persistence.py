@@ -1,4 +1,7 @@
-"""Settings of the ack state: what a cursor tracks, and what of it is kept, where, how often. Pure."""
+"""Settings of persistence: what a cursor tracks, and how much of it is stored, where, how often.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ _ZOOKEEPER_FRAME_BYTES: Final = 1024 * 1024
 METADATA_SERVICE_URI: Final = re.compile(
     r"zk(?:\+(?:hierarchical|longhierarchical|null))?://([^/\s]+)(/[^\s]*[^/\s])/?", re.ASCII
 )
-"""Where a BookKeeper cluster keeps its metadata: ZooKeeper's servers, and the ledgers root."""
+"""URI of a BookKeeper cluster's metadata: ZooKeeper's servers, and the path of the ledgers root."""
 
 SASL_PLUGIN: Final = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
 
 BOOKKEEPER_COPIES: Final = 2
-"""Ensemble and quorums on a BookKeeper cluster, where the configuration names none: Pulsar's default."""
+"""Default of ensemble and quorums on a BookKeeper cluster, as in Pulsar."""
 
 STOCK_FRAME_BYTES: Final = 5 * 1024 * 1024
-"""What a bookie takes in one request unless its `nettyMaxFrameSizeBytes` says otherwise."""
+"""Largest request that a bookie takes by default (`nettyMaxFrameSizeBytes`)."""
 
 ONLY_OF_DIRECTORIES: Final = frozenset(
     {
@@ -38,7 +41,7 @@ ONLY_OF_DIRECTORIES: Final = frozenset(
         "lostBookieRecoveryDelay",
     }
 )
-"""Keys without effect on a BookKeeper cluster: its bookies have settings of their own."""
+"""Keys without effect on a BookKeeper cluster, whose bookies have settings of their own."""
 
 
 class CursorSettings(SettingsGroup):
@@ -55,7 +58,7 @@ class CursorSettings(SettingsGroup):
 
 
 class PersistenceSettings(SettingsGroup):
-    """How ack state is written, and the ledgers and nodes it is written to."""
+    """How ack state is written, and which ledgers and nodes hold it."""
 
     # --- how much is kept
 
@@ -130,7 +133,7 @@ class PersistenceSettings(SettingsGroup):
         le=INT_MAX,
     )
 
-    # --- pace
+    # --- intervals and sizes of writes
 
     managed_ledger_default_mark_delete_rate_limit: float = setting(
         0.0,
@@ -472,7 +475,7 @@ class PersistenceSettings(SettingsGroup):
 
     @property
     def ledger_password(self) -> bytes:
-        """The key of the ledgers' digests."""
+        """The password that the ledgers' digests are made with."""
         return self.managed_ledger_password.get_secret_value().encode()
 
     @property
@@ -481,7 +484,7 @@ class PersistenceSettings(SettingsGroup):
         return bool(self.bookkeeper_metadata_service_uri)
 
     def bookie_paths(self, data_directory: Path) -> tuple[Path, ...]:
-        """The storage directory of every bookie; none on a BookKeeper cluster."""
+        """The storage directory of each bookie; empty on a BookKeeper cluster."""
         if self.is_on_bookkeeper:
             return ()
         if self.bookie_directories:

@@ -63,7 +63,7 @@ def _is_continued(line: str) -> bool:
 
 def _property(line: str, number: int, source: str) -> Property:
     key = _KEY.match(line)
-    assert key is not None  # it matches the empty string
+    assert key is not None  # the pattern matches the empty string, too
     separator = _SEPARATOR.match(line, key.end())
     assert separator is not None
     where = f"{source}:{number}"

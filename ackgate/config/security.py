@@ -1,4 +1,4 @@
-"""Settings of authentication and authorization: who is it, and what may it do. Pure."""
+"""Settings of authentication and authorization: who is the client, and what may it do. Pure."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ ProviderName = Literal[
     "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic",
     "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID",
 ]
-"""Classes of Pulsar's of which this broker has the same under the same name."""
+"""Pulsar's provider classes that this broker has, under the same names."""
 
 PluginName = Literal[
     "org.apache.pulsar.client.impl.auth.AuthenticationDisabled",
     "org.apache.pulsar.client.impl.auth.AuthenticationToken",
 ]
-"""The same for what brokers show each other."""
+"""The same for the credentials that brokers show each other."""
 
 AlgorithmName = Literal["", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
 
 
 class SecuritySettings(SettingsGroup):
-    """Who may connect."""
+    """Who may connect, and what a client may do."""
 
     # --- authentication
 

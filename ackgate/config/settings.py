@@ -58,12 +58,12 @@ FIELDS: Final[Mapping[str, FieldInfo]] = {
 """Every setting by its key."""
 
 DYNAMIC_KEYS: Final = frozenset(key for key, field in FIELDS.items() if about(field).is_dynamic)
-"""What may change while the broker runs."""
+"""Keys that may change while the broker runs."""
 
 CLEARED_BY_NOTHING: Final = frozenset(
     key for key, field in FIELDS.items() if may_be_nothing(field) and field.default is not None
 )
-"""Keys that an empty value switches off, where it brings back the default of others."""
+"""Keys for which an empty value means none. For other keys it brings back the default."""
 
 _COPIES: Final = (
     "managedLedgerDefaultEnsembleSize",
@@ -72,7 +72,7 @@ _COPIES: Final = (
 )
 
 HIDDEN: Final = "******"
-"""In place of a secret."""
+"""Shown in place of a secret."""
 
 
 class Given(NamedTuple):
@@ -240,7 +240,7 @@ class Settings(BaseModel):
         raise ConfigurationError("\n".join(complaints))
 
     def texts(self) -> dict[str, str]:
-        """Every setting in force by its key, as a `broker.conf` would say it; no secrets."""
+        """Every setting in force by its key, as in a `broker.conf`. `HIDDEN` replaces a secret."""
         return {
             key: _text(value) if not is_secret(FIELDS[key]) else HIDDEN
             for name in ROOMS
@@ -249,7 +249,7 @@ class Settings(BaseModel):
 
 
 def unknown_key(key: str, origin: str) -> str:
-    """What to say of a key that does not exist: perhaps which one was meant."""
+    """Error text for a key that does not exist, with the key that was probably meant."""
     known = {candidate.lower(): candidate for candidate in FIELDS}
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.7)
     hint = f"; did you mean {known[near[0]]}?" if near else ""
@@ -261,7 +261,7 @@ def _values(group: SettingsGroup) -> dict[str, Any]:
 
 
 def _parse(key: str, text: str) -> object:
-    """The text in a form that pydantic takes: it reads numbers and switches itself."""
+    """Convert the text to what pydantic takes. It reads numbers and switches itself."""
     if get_origin(FIELDS[key].annotation) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     return None if not text and key in CLEARED_BY_NOTHING else text
@@ -280,14 +280,14 @@ def _text(value: object) -> str:
 
 
 def _entry_bytes(given: Mapping[str, Given]) -> int:
-    """The least `maxEntryBytes` for the message size given, if one is."""
+    """The least `maxEntryBytes` for the given `maxMessageSize`, which counts as 0 if not given."""
     text = given["maxMessageSize"].text if "maxMessageSize" in given else ""
     message_bytes = int(text) if text.isdecimal() else 0
     return min(message_bytes + ENTRY_OVERHEAD_BYTES, INT_MAX)
 
 
 def _defaults_on_bookkeeper(given: Mapping[str, Given]) -> dict[str, int]:
-    """What is not given, where ledgers lie on a BookKeeper cluster."""
+    """Values of keys that are not given and have other defaults on a BookKeeper cluster."""
     defaults = dict.fromkeys(_COPIES, BOOKKEEPER_COPIES)
     defaults["maxMessageSize"] = STOCK_FRAME_BYTES - 2 * ENTRY_OVERHEAD_BYTES
     stock_entry_bytes = STOCK_FRAME_BYTES - ENTRY_OVERHEAD_BYTES

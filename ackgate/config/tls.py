@@ -16,7 +16,7 @@ ProtocolName: TypeAlias = Literal["TLSv1.3", "TLSv1.2"]
 
 
 class TlsSettings(SettingsGroup):
-    """Certificates, and who is asked for one."""
+    """Certificates, and which clients must show one."""
 
     # --- the broker's ports
 

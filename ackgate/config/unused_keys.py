@@ -28,7 +28,7 @@ PULSAR_VERSION: Final = "4.0"
 _LIST: Final = Path(__file__).with_name(f"pulsar-{PULSAR_VERSION}.conf")
 
 _PASSED_ON: Final = ("brokerClient_", "bookkeeper_")
-"""Pulsar hands keys that begin so to its clients, whatever follows."""
+"""Pulsar passes keys with these prefixes on to its clients, whatever follows."""
 
 _SECRET_WORDS: Final = ("password", "secret", "param", "token", "auth", "credential", "key")
 
@@ -59,30 +59,30 @@ DEPRECATED: Final = frozenset(
         "zookeeperServers",
     }
 )
-"""As Pulsar 4.0 marks them."""
+"""Keys that Pulsar 4.0 marks as deprecated."""
 
 
 # ---------------------------------------------------------------------------------- security
 
 
 def _unless_false(text: str) -> bool:
-    return text.lower() != "false"  # "yes" switches nothing on in Pulsar, and is meant to
+    return text.lower() != "false"  # "yes" turns nothing on in Pulsar, but is meant to
 
 
 class SecuritySwitch(NamedTuple):
-    """A key that switches on something which protects, and which this broker does not have."""
+    """A key that turns on a protection which this broker may not have."""
 
     key: str
     asks_for: str
-    """The protection that it promises, in words."""
+    """The protection, in words."""
     is_on: Callable[[str], bool] = _unless_false
-    """Of a value that is not empty."""
+    """Whether a value turns it on; called with a text that is not empty."""
     given_by: tuple[str, ...] = ()
-    """Settings each of which gives what it asks for."""
+    """Settings each of which provides the protection."""
 
     @property
     def off(self) -> str:
-        """How `--set` says that it is not wanted."""
+        """The `--set` argument that turns it off."""
         return f"{self.key}={'false' if self.is_on is _unless_false else ''}"
 
 
@@ -101,14 +101,14 @@ SECURITY_KEYS: Final = frozenset(switch.key for switch in SECURITY_SWITCHES)
 
 
 class SecurityAsked(NamedTuple):
-    """A switch that is on, and the source that set it."""
+    """A switch that is on, and the text and source that turned it on."""
 
     switch: SecuritySwitch
     given: Given
 
 
 def security_asked_for(given: Mapping[str, Given]) -> list[SecurityAsked]:
-    """The switches that are on, and ask for what no setting gives."""
+    """The switches that are on and whose protection no given setting provides."""
     return [
         SecurityAsked(switch, given[switch.key])
         for switch in SECURITY_SWITCHES
@@ -140,12 +140,12 @@ def refuse_security(given: Mapping[str, Given]) -> None:
 
 
 class UnusedKey(NamedTuple):
-    """A key that has no effect here."""
+    """A given key that has no effect here."""
 
     key: str
     given: Given
     pulsar_default: str | None
-    """None: Pulsar has no such key."""
+    """None if Pulsar has no such key."""
 
     @property
     def is_known(self) -> bool:
@@ -154,24 +154,24 @@ class UnusedKey(NamedTuple):
 
     @property
     def is_deprecated(self) -> bool:
-        """Whether Pulsar has marked it as a key of the past."""
+        """Whether Pulsar has deprecated the key."""
         return self.key in DEPRECATED
 
     @property
     def is_at_default(self) -> bool:
-        """Whether it says what Pulsar does anyway."""
+        """Whether the value is what Pulsar does by default."""
         return self.pulsar_default is not None and _is_same(self.given.text, self.pulsar_default)
 
     @property
     def shown_value(self) -> str:
-        """The value, where it cannot be a secret."""
+        """The value, or asterisks where it may be a secret."""
         is_secret = any(word in self.key.lower() for word in _SECRET_WORDS)
         is_plain = self.given.text.lower() in {"true", "false"} or self.given.text.isdecimal()
         return self.given.text if self.is_known and (is_plain or not is_secret) else "******"
 
     @property
     def meant(self) -> str | None:
-        """Of a key that Pulsar does not have: the one that comes near."""
+        """Pulsar's key that is spelt most like this one; None if none is close."""
         known = {key.lower(): key for key in pulsar_defaults()}
         near = difflib.get_close_matches(self.key.lower(), known, n=1, cutoff=0.8)
         return known[near[0]] if near else None

@@ -1,4 +1,7 @@
-"""Fewer log lines on clients that do the same thing again and again. Pure: time is an argument."""
+"""Limits log lines about clients that do the same thing again and again.
+
+Pure: time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 LINES_AT_ONCE_MAX: Final = 30
-"""Lines of one kind that are written though they follow each other closely."""
+"""Lines of one kind that are written although they follow each other closely."""
 
 SECONDS_PER_LINE: Final = 10.0
-"""How often a kind gets a line after that."""
+"""After that, a kind gets one line in so many seconds."""
 
 KINDS_MAX: Final = 1_000
-"""Kinds that are remembered; of the least recent one more lines than that may be written."""
+"""Kinds that are remembered. A kind that was forgotten starts again with a full allowance."""
 
 
 class LogDamper:
-    """Lets the first lines of each kind pass, and then one in a while, which counts the others.
+    """Lets the first lines of each kind pass, then one every few seconds with a count of the rest.
 
-    A client whose message is refused may connect again ten times a second, forever, and each time
-    its line says the same. Pure: time is an argument.
+    A client whose message is rejected may reconnect ten times a second, forever, and cause the same
+    log line each time.
     """
 
     def __init__(
@@ -30,10 +33,15 @@ class LogDamper:
         self._full_seconds = at_once * seconds_per_line
         self._seconds_per_line = seconds_per_line
         self._kinds: dict[Hashable, tuple[float, int]] = {}
-        """When the allowance of a kind is full again, and how many lines were left out."""
+        """By kind: when its allowance is full again, and how many lines were left out since the
+        last one."""
 
     def admit(self, kind: Hashable, now_seconds: float) -> int | None:
-        """How many lines of this kind were left out before this one; None: leave this one out, too."""
+        """Decide whether a line of this kind is written.
+
+        Returns how many lines of this kind were left out since the last one, or None to leave this
+        one out, too.
+        """
         full_at, left_out = self._kinds.pop(kind, (0.0, 0))
         full_at = max(full_at, now_seconds) + self._seconds_per_line
         is_admitted = full_at - now_seconds <= self._full_seconds
@@ -47,6 +55,6 @@ class LogDamper:
 
 
 def and_left_out(lines: int, *, of: str = "") -> str:
-    """What ends a line that was admitted after so many were not; empty: none was left out."""
+    """End of an admitted line: how many were left out before it. Empty if none were."""
     whose = f" of {of}" if of else ""
     return f" (and {lines} such lines{whose} left out)" if lines else ""

@@ -45,10 +45,10 @@ OUT_OF_FILES_SECONDS: Final = 1.0
 
 
 class _Why(NamedTuple):
-    """Why a handshake failed."""
+    """Why a handshake failed, for the counters and for the log."""
 
     reason: str
-    """Of `HANDSHAKE_FAILURES`."""
+    """One of `HANDSHAKE_FAILURES`."""
     text: str
 
 
@@ -74,11 +74,11 @@ _REASONS: Final = {
         "broker_not_trusted", "it does not accept this broker's certificate"
     ),
 }
-"""OpenSSL's words, in ours."""
+"""By OpenSSL's name of the error. All others: see `_why`."""
 
 
 class Listener:
-    """One port. Make it with `listen`."""
+    """A listening port. Make it with `listen`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Listener:
         self._damper = LogDamper()
 
     async def open(self, host: str, port: int) -> None:
-        """Raises `OSError`."""
+        """Listen on an address. Raises `OSError`."""
         if self.tls is not None:
             await self.adopt(await listening_sockets(host, port))
             return
@@ -107,7 +107,7 @@ class Listener:
         self._servers.append(server)
 
     async def adopt(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept on sockets that listen already, and perhaps for other processes, too."""
+        """Accept on sockets that listen already, perhaps shared with other processes."""
         loop = asyncio.get_running_loop()
         for listening in sockets:
             self.port = self.port or int(listening.getsockname()[1])
@@ -120,7 +120,7 @@ class Listener:
 
     @property
     def failures(self) -> int:
-        """Handshakes that failed, those included that were cut off."""
+        """Handshakes that failed so far, including those that were cut off."""
         return sum(self.tls.handshakes.failed.values()) if self.tls is not None else 0
 
     @property
@@ -129,7 +129,7 @@ class Listener:
         return len(self._handshakes)
 
     def close(self) -> None:
-        """Close the port, and cut off handshakes. Connections stay. Twice is fine."""
+        """Close the port and cut off handshakes; connections stay open. May be called twice."""
         while self._servers:
             self._servers.pop().close()
         for task in (*self._accepting, *self._handshakes):
@@ -187,7 +187,7 @@ class Listener:
             tls.handshakes.succeeded += 1
 
     def _failed(self, address: tuple[Any, ...], found: _Why, tls: ReloadedTls) -> None:
-        """Count it, and log why; not each time where a host does the same again and again."""
+        """Count the failure, and log why. Repeated failures of one host are not all logged."""
         reason, why = found
         tls.handshakes.failed[reason] += 1
         host, port = address[:2]
@@ -220,13 +220,13 @@ async def listen(
 
 
 def words_of(error: OSError) -> str:
-    """Why a port cannot be listened on: asyncio repeats the address in its own words."""
-    number = error.errno or 0  # what has no number is about the name
+    """Why `listen` failed, in the operating system's words. asyncio's would repeat the address."""
+    number = error.errno or 0  # without a number the error is about the host name
     return os.strerror(number) if number > 0 else str(error.strerror or error)
 
 
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of the host, all on one port, which listens. Raises `OSError`."""
+    """Open a listening socket for each address of the host, all on one port. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

@@ -55,17 +55,17 @@ _ESCAPED: Final = frozenset(',+"\\<>;=')
 
 
 class PemFile(NamedTuple):
-    """A file, and the setting that names it."""
+    """A PEM file, and the setting that names it."""
 
     key: str
     path: str
-    """Empty: not given."""
+    """Empty if the setting was not given."""
 
     def __str__(self) -> str:
         return f"{self.key}={self.path}"
 
     def text(self) -> str:
-        """Raises `ConfigurationError`."""
+        """Read the file. Raises `ConfigurationError`."""
         try:
             with Path(self.path).open("rb") as file:
                 content = file.read(_FILE_BYTES_MAX + 1)
@@ -82,22 +82,22 @@ HANDSHAKE_FAILURES: Final = (
     *("not_tls", "protocol", "cipher", "no_certificate", "certificate_rejected"),
     *("broker_not_trusted", "timeout", "too_many", "gone", "other"),
 )
-"""Why handshakes fail, for counters. Whatever clients do, there are no others."""
+"""All the reasons that the counters know; any other failure counts as `other`."""
 
 
 class Handshakes:
-    """Those of a port, counted."""
+    """Counts the TLS handshakes of one port."""
 
     __slots__ = ("failed", "succeeded")
 
     def __init__(self) -> None:
         self.succeeded = 0
         self.failed = dict.fromkeys(HANDSHAKE_FAILURES, 0)
-        """By reason; those included that were cut off."""
+        """Failures by reason (`HANDSHAKE_FAILURES`), including handshakes that were cut off."""
 
 
 class _Seen(NamedTuple):
-    """A file as it was looked at: if any of these differs, it has changed."""
+    """What identifies the content of a file: if any of it differs, the file has changed."""
 
     changed_ns: int
     size: int
@@ -112,13 +112,13 @@ class ClientTls:
     """Certificates of the authorities that sign the servers'. No path: the system's."""
 
     certificate: PemFile = _NO_FILE
-    """Shown where a server wants one. No path: none."""
+    """Shown to a server that asks for one. No path: none."""
 
     key: PemFile = _NO_FILE
-    """No path: in the certificate's file."""
+    """The private key. No path: it is in the certificate's file."""
 
     key_password: str = field(default="", repr=False)
-    """Empty: the key is not encrypted."""
+    """Empty if the key is not encrypted."""
 
     verifies_server: bool = True
     """False: any certificate will do, so anybody in between can read and change everything."""
@@ -127,10 +127,10 @@ class ClientTls:
     """Whether the certificate must name the host or address that was connected to."""
 
     protocols: tuple[str, ...] = ()
-    """Of ``TLSv1.2`` and ``TLSv1.3``. Empty: both."""
+    """Allowed versions, of ``TLSv1.2`` and ``TLSv1.3``. Empty: both."""
 
     ciphers: tuple[str, ...] = ()
-    """Names as OpenSSL or as Java writes them. Empty: OpenSSL's defaults."""
+    """Allowed ciphers, by their OpenSSL or Java names. Empty: OpenSSL's defaults."""
 
     ciphers_key: str = "ciphers"
 
@@ -140,7 +140,7 @@ class ClientTls:
         return tuple(each for each in (self.trust, self.certificate, self.key) if each.path)
 
     def context(self) -> ssl.SSLContext:
-        """Read the files. Raises `ConfigurationError`."""
+        """Read the files and make a context. Raises `ConfigurationError`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = self.verifies_server and self.verifies_host_name
         if not self.verifies_server:
@@ -161,20 +161,20 @@ class ServerTls:
 
     certificate: PemFile
     key: PemFile
-    """No path: in the certificate's file."""
+    """The private key. No path: it is in the certificate's file."""
 
     trust: PemFile = _NO_FILE
     """Certificates of the authorities that sign clients'. No path: clients are asked for none."""
 
     requires_client_certificate: bool = False
-    """Reject clients without one; else one that is shown must be good."""
+    """Reject clients without a certificate. Otherwise one is optional, and verified if shown."""
 
     protocols: tuple[str, ...] = ()
     ciphers: tuple[str, ...] = ()
     ciphers_key: str = "ciphers"
 
     def context(self) -> ssl.SSLContext:
-        """Read the files. Raises `ConfigurationError`."""
+        """Read the files and make a context. Raises `ConfigurationError`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.options |= (
             ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -196,9 +196,10 @@ class ServerTls:
 
 
 class ReloadedTls:
-    """A context that is read anew when a file has changed. Called on the event loop.
+    """A TLS context that is made anew when one of its files has changed.
 
-    A port listens with `context`; what connects to others takes `newest` for each connection.
+    A port listens with `context`. A client takes `newest` for each connection. Call it on the event
+    loop.
     """
 
     def __init__(
@@ -210,7 +211,8 @@ class ReloadedTls:
     ) -> None:
         """Read the files. Raises `ConfigurationError`.
 
-        `check_seconds`: how often files are looked at, with the first handshake after it; 0: with each.
+        `check_seconds`: the first handshake after so long looks for changed files; 0: each one
+        does.
         """
         self._tls = tls
         self._check_seconds = check_seconds
@@ -218,28 +220,28 @@ class ReloadedTls:
         self._seen = self._look()
         self._checked_at = seconds()
         self.context = tls.context()
-        """To listen with."""
+        """The context for a listening port; each handshake switches to the newest one."""
         self._newest = self.context
         self._certificate = tls.certificate.text() if tls.certificate.path else ""
-        """As it is in use."""
+        """PEM text of the certificate in use; empty if there is none."""
         self._expiry = _Expiry()
         if isinstance(tls, ServerTls):
             self.context.sni_callback = self._choose
         self.reloads = 0
-        """Times that changed files came into use."""
+        """How often changed files were put into use."""
         self.failures = 0
-        """Times that changed files could not be used."""
+        """How often changed files could not be used."""
         self.handshakes = Handshakes()
-        """Of the port that listens with it."""
+        """Counts of the port that listens with this context."""
 
     @property
     def shows_certificate(self) -> bool:
-        """Whether there is one; a client may do without."""
+        """Whether a certificate is shown to the other side; clients may have none."""
         return bool(self._certificate)
 
     @property
     def certificate_expires_at(self) -> float | None:
-        """When the certificate in use expires, seconds since 1970; None: it is not known.
+        """When the certificate in use expires, in seconds since 1970; None if that is not known.
 
         Looks for changed files, as a handshake does.
         """
@@ -249,13 +251,19 @@ class ReloadedTls:
     def _choose(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext
     ) -> None:
-        """Called by OpenSSL in the middle of a handshake, before a certificate is chosen."""
+        """Give the connection the newest context.
+
+        OpenSSL calls this before it chooses a certificate.
+        """
         newest = self.newest()
         if newest is not self.context:
             connection.context = newest
 
     def newest(self) -> ssl.SSLContext:
-        """Of the files as they are now, if it is time to look; of the last that could be used."""
+        """A context from the current files, which are looked at if it is time.
+
+        If changed files cannot be used, returns the last context that could be made.
+        """
         self._look_again()
         return self._newest
 
@@ -286,7 +294,7 @@ class ReloadedTls:
 
 
 class CertificateFile:
-    """A certificate that something else reads, with its connections."""
+    """A certificate that another library loads for its own connections."""
 
     def __init__(self, file: PemFile) -> None:
         self._file = file
@@ -294,7 +302,10 @@ class CertificateFile:
 
     @property
     def certificate_expires_at(self) -> float | None:
-        """As of `ReloadedTls`, of the file as it is now."""
+        """When the certificate now in the file expires, in seconds since 1970.
+
+        None if the file cannot be read or parsed.
+        """
         try:
             return self._expiry.of(self._file.text())
         except ConfigurationError:
@@ -302,7 +313,7 @@ class CertificateFile:
 
 
 class _Expiry:
-    """When a certificate expires; the last one asked for is remembered."""
+    """Parses when a certificate expires, and caches the last answer."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -325,13 +336,14 @@ def _expires_at(text: str) -> float | None:
 
 
 EXPIRY_WARNING_SECONDS: Final = 14 * 86_400.0
-"""So long before its end a certificate is worth a warning; the alert rule in ``deploy`` has the same."""
+"""A certificate that expires sooner is worth a warning; the alert rule in ``deploy`` uses the
+same."""
 
 
 def expiry_warning(expires_at: float | None, now_seconds: float) -> str:
-    """What to say of a certificate that expires soon, or has; empty: nothing. Pure.
+    """A warning about a certificate that expires soon or has expired; empty if there is none. Pure.
 
-    Both in seconds since 1970.
+    Both times are in seconds since 1970.
     """
     if expires_at is None or expires_at - now_seconds >= EXPIRY_WARNING_SECONDS:
         return ""
@@ -395,11 +407,11 @@ def _load_certificate(
 def _restrict(
     context: ssl.SSLContext, protocols: Sequence[str], ciphers: Sequence[str], ciphers_key: str
 ) -> None:
-    """Only these protocols and ciphers."""
+    """Allow only these protocols and ciphers. Raises `ConfigurationError`."""
     wanted = set(protocols) or set(_PROTOCOLS)
     older = [cipher for cipher in ciphers if not _is_of_1_3(cipher)]
     if ciphers and not older:
-        wanted.discard("TLSv1.2")  # they leave it without a cipher
+        wanted.discard("TLSv1.2")  # TLS 1.2 would be left without a cipher
     if not wanted:
         raise ConfigurationError(f"{ciphers_key}: none of them is of an allowed TLS protocol")
     context.minimum_version = min(_PROTOCOLS[name] for name in wanted)
@@ -422,7 +434,11 @@ def _is_of_1_3(cipher: str) -> bool:
 
 
 def openssl_name(cipher: str) -> str:
-    """OpenSSL's name of a cipher of TLS 1.2 that Java calls ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
+    """OpenSSL's name of a TLS 1.2 cipher.
+
+    `cipher`: as Java calls it, ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``. Others are returned as
+    they are.
+    """
     if "_WITH_" not in cipher:
         return cipher
     exchange, _, rest = cipher.removeprefix("TLS_").partition("_WITH_")
@@ -449,9 +465,10 @@ class PeerCertificate(NamedTuple):
 
 
 def peer_certificate(transport: asyncio.BaseTransport | None) -> PeerCertificate | None:
-    """What the other side of a connection has shown. None: no TLS, or no certificate.
+    """The verified certificate of the other side. None without TLS or without a certificate.
 
-    A certificate that was not verified is none: the listener asks only for those that it verifies.
+    The listener asks only for certificates that it verifies, so an unverified one is never
+    returned.
     """
     found: Any = transport.get_extra_info("peercert") if transport is not None else None
     if not found:

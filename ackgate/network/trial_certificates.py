@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import rsa
 
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-"""What the server's certificate names in any case."""
+"""Names and addresses that the server's certificate always has."""
 
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 _KEY_BITS: Final = 2048
 _EARLIER: Final = dt.timedelta(minutes=5)
-"""Valid so long before now: clocks differ."""
+"""How far before now validity begins, because clocks differ."""
 
 
 class KeyPair(NamedTuple):
@@ -45,7 +45,7 @@ class TrialCertificates(NamedTuple):
     """The authority's certificate: what the other side trusts."""
     server: KeyPair
     clients: dict[str, KeyPair]
-    """By common name."""
+    """Certificate and key of each client, by common name."""
 
 
 def make_trial_certificates(
@@ -80,7 +80,7 @@ def make_trial_certificates(
 
 
 class _Maker:
-    """Makes an authority, then what it signs."""
+    """Makes an authority, then certificates that it signs."""
 
     def __init__(self, directory: Path, days: int) -> None:
         self._directory = directory
@@ -115,7 +115,7 @@ class _Maker:
         return key, certificate
 
     def sign(self, file_name: str, common_name: str, hosts: Sequence[str] = ()) -> KeyPair:
-        """A certificate for a client, or with `hosts` for a server."""
+        """Write a certificate and its key: for a client, or with `hosts` for a server."""
         from cryptography import x509  # noqa: PLC0415
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
         from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
@@ -202,7 +202,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _write_file(path: Path, content: bytes) -> None:
-    """Whole at once, so that a broker that looks meanwhile sees the old file or the new one."""
+    """Write atomically: a broker that reads meanwhile sees the old file or the new one."""
     beside = path.with_name(f".{path.name}.new")
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     with os.fdopen(file, "wb") as writer:

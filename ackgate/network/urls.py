@@ -11,18 +11,21 @@ if TYPE_CHECKING:
 
 
 class Urls(NamedTuple):
-    """Where a server is reached, in clear and by TLS. Empty: not in that way, or not known."""
+    """The addresses of a server, in clear and by TLS.
+
+    Empty: it has none of that kind, or it is not known.
+    """
 
     plain: str = ""
     tls: str = ""
 
     @property
     def any(self) -> str:
-        """One of them, in clear if there is that."""
+        """The address in clear, else the one by TLS."""
         return self.plain or self.tls
 
     def like(self, *, is_tls: bool) -> str:
-        """The address for whoever came by TLS, or in clear; the other one where that is missing."""
+        """The address by TLS, or else in clear; the other one if that is missing."""
         return (self.tls or self.plain) if is_tls else self.any
 
 
@@ -30,7 +33,7 @@ NOWHERE: Final = Urls()
 
 
 class AdvertisedListener(NamedTuple):
-    """The addresses of a broker for one network, by the name that clients there ask by."""
+    """The addresses of a broker in one network, under the listener's name."""
 
     name: str
     service: Urls = NOWHERE
@@ -38,7 +41,7 @@ class AdvertisedListener(NamedTuple):
 
     @classmethod
     def of(cls, name: str, urls: Mapping[str, str]) -> Self:
-        """`urls`: by scheme."""
+        """A listener with these addresses: `urls` maps a scheme (``pulsar+ssl``) to an address."""
         return cls(
             name,
             Urls(urls.get("pulsar", ""), urls.get("pulsar+ssl", "")),
@@ -47,17 +50,17 @@ class AdvertisedListener(NamedTuple):
 
     @property
     def host(self) -> str:
-        """Of its service."""
+        """Host of the broker service's address; empty if there is none."""
         return urlsplit(self.service.any).hostname or ""
 
     @property
     def web_host(self) -> str:
-        """Of its admin interface; empty: it has none."""
+        """Host of the admin interface's address; empty if there is none."""
         return urlsplit(self.web.any).hostname or ""
 
 
 def advertised_host(advertised_address: str, bind_address: str) -> str:
-    """By which name others reach a server: what the settings say, else the machine's own."""
+    """The host name to tell others: as configured, else the bind address or the machine's name."""
     if advertised_address:
         return advertised_address
     if bind_address in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
@@ -66,5 +69,5 @@ def advertised_host(advertised_address: str, bind_address: str) -> str:
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
-    """``scheme://host:port``."""
+    """``scheme://host:port``, with an IPv6 address in brackets."""
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 64 * 1024
-"""No request of this interface is near it."""
+"""No request of this interface comes near it."""
 
 BODY_SECONDS_MAX: Final = 10.0
 CONNECTIONS_MAX: Final = 256
@@ -70,10 +70,10 @@ STREAMS_MAX: Final = 32
 """Streams of events at a time; each open view of the page has one."""
 
 STREAMS_PER_CLIENT_MAX: Final = 8
-"""Of them, those of one role, or of one address where nobody has to say who they are."""
+"""Streams of one role, or of one address if clients do not authenticate."""
 
 EVENT_SECONDS_MAX: Final = 10.0
-"""How long a client may take to read an event."""
+"""How long a client may take to read one event."""
 
 SECTIONS: Final = {
     "The page": page.ROUTES,
@@ -90,13 +90,13 @@ SECTIONS: Final = {
     "Delayed messages": delayed.ROUTES,
     "Policies": policies.ROUTES,
 }
-"""All routes, as the reference page shows them. Literal pieces stand before parameters."""
+"""All routes, as the reference page shows them. Literal pieces come before parameters."""
 
 ROUTER: Final = Router(route for routes in SECTIONS.values() for route in routes)
 
 
 class AdminServer:
-    """The ports of the admin interface. Make it with `serve_http`."""
+    """The admin interface on one or more ports. Make it with `serve_http`."""
 
     def __init__(
         self,
@@ -106,7 +106,8 @@ class AdminServer:
     ) -> None:
         self._make_runner = make_runner
         self._runners: dict[str, web.ServerRunner] = {}
-        """By the name of a listener; one runner does not know which port a request came by."""
+        """By the name of a listener: a runner does not know which of its ports a request came
+        by."""
         self._handshake_seconds = handshake_seconds
         self._streams = streams
         self._listeners: list[Listener] = []
@@ -119,10 +120,10 @@ class AdminServer:
         sockets: Sequence[socket.socket] = (),
         listener_name: str = "",
     ) -> int:
-        """Returns the port. Raises `OSError`. May be called for several.
+        """Listen on one more port, and return its number. Raises `OSError`.
 
-        `sockets`, which listen already, are used instead of host and port. `listener_name`: whose addresses
-        the clients get that connect here, unless they name another listener.
+        `sockets`, which listen already, are used instead of host and port. `listener_name`: clients
+        that connect here get the addresses of this listener, unless they name another one.
         """
         runner = self._runners.get(listener_name)
         if runner is None:
@@ -142,7 +143,7 @@ class AdminServer:
         return listener.port
 
     async def close(self) -> None:
-        """Close the ports, and the connections when what they ask was answered, or after a while."""
+        """Close the ports. Close connections once their requests are answered or take too long."""
         while self._listeners:
             self._listeners.pop().close()
         self._streams.end()
@@ -150,7 +151,7 @@ class AdminServer:
 
 
 def serve_http(broker: AdminBroker) -> AdminServer:
-    """Ready to listen."""
+    """Make the admin interface of a broker. Call `listen` for each port."""
     settings = broker.settings.broker
     guard = BrowserGuard(
         broker.host_names,
@@ -189,14 +190,14 @@ def serve_http(broker: AdminBroker) -> AdminServer:
 
 
 class _Streams:
-    """The streams of events that are open."""
+    """The event streams that are open."""
 
     def __init__(self) -> None:
         self._sending: dict[asyncio.Task[None], str] = {}
-        """Each with its client: a role or an address."""
+        """The role or address of each stream's client."""
 
     def refusal(self, client: str, *, is_role: bool) -> Reply | None:
-        """The answer to a client that may not have one more; None: it may."""
+        """The answer that rejects one more stream of this client; None: it may have one."""
         if list(self._sending.values()).count(client) >= STREAMS_PER_CLIENT_MAX:
             whose = "your role" if is_role else "your address"
             reason = (
@@ -215,10 +216,10 @@ class _Streams:
         events: AsyncIterator[bytes],
         headers: Mapping[str, str],
     ) -> web.StreamResponse:
-        """Send until there are no more, the client is gone or too slow, or the broker stops."""
+        """Send events until they end, the client is gone or too slow, or the broker stops."""
         response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store"})
         sending = asyncio.create_task(_send_each(request, response, events))
-        self._sending[sending] = client  # before anything is awaited: it counts from here on
+        self._sending[sending] = client  # before the first await: it counts from here on
         try:
             await asyncio.wait((sending,))
         finally:  # aiohttp cancels this when the client is gone
@@ -257,7 +258,7 @@ def _headers(reply: Reply) -> dict[str, str]:
 
 
 class _BoundedServer(web.Server):
-    """Drops the oldest connection when there are too many: some never ask for anything."""
+    """Drops the oldest connection if there are too many: some never send a request."""
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -267,7 +268,10 @@ class _BoundedServer(web.Server):
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """What aiohttp calls an error is a client that speaks no HTTP: a line, and no trace."""
+    """Whether to log aiohttp's record as it is. Logs a bad request by itself, in one line.
+
+    aiohttp logs an error with a stack trace for each client that does not speak HTTP.
+    """
     if record.exc_info is None:
         return log.isEnabledFor(record.levelno)
     text = " ".join(str(record.exc_info[1]).split())
@@ -282,10 +286,10 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 
 
 BAD_REQUEST_CHARACTERS_MAX: Final = 200
-"""Of a line of the log: aiohttp's text has the client's bytes in it, of which there may be 8 KiB."""
+"""Longest text of a bad request in the log: aiohttp includes up to 8 KiB that the client sent."""
 
 _SPEAKS_TLS: Final = "HTTPS traffic"
-"""What aiohttp says of the beginning of a TLS handshake."""
+"""Part of aiohttp's error when a client begins a TLS handshake."""
 _damper: Final = LogDamper()
 _http_log: Final = logging.getLogger(f"{__name__}.http")
 _http_log.addFilter(_is_worth_a_line)
@@ -299,7 +303,7 @@ async def answer(
     request: web.BaseRequest,
     listener: str = "",
 ) -> Reply:
-    """What a request is answered, whatever happens. `listener`: that of the port it came by."""
+    """Answer a request, whatever happens. `listener`: that of the port it came by."""
     try:
         listener = _only(request, "X-Pulsar-ListenerName") or listener
         headers = _headers_of(request)
@@ -341,16 +345,19 @@ async def answer(
 
 
 def _headers_of(request: web.BaseRequest) -> RequestHeaders:
-    """The headers that say where a request comes from."""
+    """The headers by which `BrowserGuard` judges where a request comes from."""
     names = ("Host", "Origin", "Sec-Fetch-Site", "Content-Type")
     texts = {name: _only(request, name) for name in names}
     if request.version < HttpVersion11 and not texts["Host"]:
-        texts["Host"] = "localhost"  # older than the header; no browser has spoken so for decades
+        texts["Host"] = "localhost"  # HTTP/1.0 has no such header; no browser uses that
     return RequestHeaders(*texts.values())
 
 
 def _only(request: web.BaseRequest, name: str) -> str:
-    """A header. Refuses a request that has it twice."""
+    """The value of a header, or an empty text.
+
+    Raises `RefusedError` if the request has it twice.
+    """
     lines = request.headers.getall(name, [])
     if len(lines) > 1:
         raise RefusedError(400, f"there is more than one header {name}")
@@ -358,7 +365,7 @@ def _only(request: web.BaseRequest, name: str) -> str:
 
 
 def _shown(request: web.BaseRequest) -> Shown:
-    """What the request shows of its client."""
+    """The credentials that the request shows."""
     certificate = peer_certificate(request.transport)
     return Shown(
         authorization=_only(request, "Authorization"),

@@ -1,4 +1,7 @@
-"""The broker itself: is it well, and what of its configuration changes while it runs. Edge."""
+"""The broker itself: whether it is well, its cluster, and settings that change while it runs.
+
+Edge.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +139,7 @@ def _check_cluster(call: Call) -> None:
 
 
 def broker_id(call: Call) -> str:
-    """``host:port`` of the admin interface, by which Pulsar calls a broker."""
+    """``host:port`` of the admin interface, which is Pulsar's name of a broker."""
     return call.broker.broker_id
 
 

@@ -1,7 +1,7 @@
-"""Moving a subscription's cursor: skip, clear, reset to a time or a place, expire. Edge.
+"""Moving a subscription's cursor: skip, clear, reset to a time or a position, expire. Edge.
 
-Each answers when the new state is durable. Consumers of a subscription that is reset are sent away
-first; they come back by themselves.
+Each answers when the new state is durable. Consumers of a subscription that is reset are
+disconnected first; they reconnect by themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import SubscriptionDriver
 
 BATCH_MESSAGES_MAX: Final = 1_000_000
-"""Index of a message in its batch: what is larger is no index."""
+"""Largest index of a message in its batch that is accepted."""
 
 
 async def skip_messages(call: Call) -> Reply:

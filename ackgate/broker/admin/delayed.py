@@ -29,7 +29,7 @@ _SINGLE_STATUS: Final[Mapping[CancelOutcome, int]] = {
     CancelOutcome.DUE: 409,
     CancelOutcome.DELIVERED: 409,
 }
-"""What is no success, where one position is asked for."""
+"""Status of each outcome that is an error if one position is asked for."""
 
 
 async def get_delayed(call: Call) -> Reply:
@@ -50,7 +50,7 @@ async def get_delayed(call: Call) -> Reply:
 
 
 def _told_of(subscription: SubscriptionDriver) -> dict[str, Any]:
-    """What it holds, what it holds back of nacks, which tracker it has and why, its buckets."""
+    """What a subscription holds, its nacks, its tracker and the reason for it, and its buckets."""
     state = delayed_state(subscription)
     fields = to_json(state)
     return {
@@ -75,7 +75,7 @@ async def cancel_one(call: Call) -> Reply:
 async def cancel_many(call: Call) -> Reply:
     """Cancel the messages in the body, ``{"positions": ["12:0", ...]}``; returns the outcome of each (ours).
 
-    Of the subscriptions only those with another outcome or with a consumer that had it.
+    Lists only subscriptions with another outcome, or whose consumer had the message.
     """
     positions = _positions(call.json())
     await _refuse_partitioned(call)
@@ -139,7 +139,7 @@ def _short(value: object) -> str:
 
 
 def _outcome_json(judged: PositionOutcome, *, is_short: bool = False) -> dict[str, Any]:
-    """The outcome as JSON, without unknown fields."""
+    """The outcome as JSON, without fields that are not known."""
     known: dict[str, Any] = {"position": str(judged.position), "outcome": judged.outcome.value}
     if judged.deliver_at is not None:
         known["deliverAt"] = judged.deliver_at

@@ -1,7 +1,7 @@
-"""Writes the pages `docs/admin.md` from the routes, and `docs/metrics.md` from the tables of metrics.
+"""Writes `docs/admin.md` from the routes, and `docs/metrics.md` from the tables of metrics.
 
-``python -m ackgate.broker.admin.document admin > docs/admin.md``, and the same with ``metrics``; a test
-keeps both fresh. Pure but for the last line.
+``python -m ackgate.broker.admin.document admin > docs/admin.md``, and the same with ``metrics``; a
+test checks that both are up to date. Pure but for the last line.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _admin_lines() -> Iterator[str]:
 
 
 def _policy_routes(routes: Iterable[Route]) -> Iterator[str]:
-    """Routes that differ in the policy only are one row."""
+    """One row for all routes that differ only in the policy."""
     rows: dict[tuple[str, str], str] = {}
     for route in routes:
         place = route.template.rpartition("/")[0]

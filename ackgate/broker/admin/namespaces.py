@@ -134,7 +134,7 @@ async def create_namespace(call: Call) -> Reply:
 
 
 def _refuse_rights(policies: Mapping[str, Any]) -> None:
-    """Refuse what protects, since it would not."""
+    """Reject rights that would not be enforced because authorization is off."""
     rights = permissions_json(policies)
     asked = {
         AUTH_POLICIES: any(rights[AUTH_POLICIES].values()),
@@ -146,7 +146,7 @@ def _refuse_rights(policies: Mapping[str, Any]) -> None:
 
 
 def _bundles_wanted(name: NamespaceName, value: object) -> NamespaceBundles | None:
-    """Pulsar's ``BundlesData``; None where it does not say how many, as Pulsar reads it."""
+    """Read Pulsar's ``BundlesData``. None if it gives no number, as in Pulsar."""
     if value is None:
         return None
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""One call for all partitions of a topic, wherever they are served.
+"""Sends one call to all partitions of a topic, on whichever brokers they are.
 
-Edge. A partition that is served here is handled here; of any other its owner is asked the same over
-HTTP, for this partition alone. Partitions are asked at the same time, and each answers for itself:
-where some refuse, what the others did stays done.
+Edge. The handler runs here for a partition that this broker serves. The owner of any other gets the
+same request over HTTP, for that partition alone. Partitions are asked at the same time and
+independently: where some refuse, what the others did stays done.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ASKED_AT_ONCE_MAX: Final = 32
 async def on_each(
     call: Call, partitions: Iterable[TopicName], handler: Handler, tail: str | None = None
 ) -> list[Reply]:
-    """Ask all partitions; `tail` replaces what follows the topic's name in the path.
+    """Call `handler` for all partitions. `tail` replaces the path after the topic's name.
 
-    Raises the first refusal when all have answered.
+    Raises the first refusal once all have answered.
     """
     replies = await on_each_tried(call, partitions, handler, tail)
     for reply in replies:
@@ -43,7 +43,7 @@ async def on_each(
 async def on_each_tried(
     call: Call, partitions: Iterable[TopicName], handler: Handler, tail: str | None = None
 ) -> list[Reply]:
-    """As `on_each`, with refusals among the replies."""
+    """As `on_each`, but returns refusals among the replies."""
     gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     async def ask(partition: TopicName) -> Reply:
@@ -57,7 +57,7 @@ async def on_each_tried(
 
 
 def raise_refusal(reply: Reply) -> None:
-    """Raise a reply that is a refusal."""
+    """Raise `RefusedError` if the reply is a refusal."""
     if reply.status >= 300:
         raise RefusedError(reply.status, reason_of(reply.body))
 

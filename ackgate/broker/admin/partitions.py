@@ -77,7 +77,7 @@ async def delete_partitions(call: Call) -> Reply:
             )
         raise RefusedError(404, f"Topic {name} not found.")
     partitions = [name.partition(index) for index in range(count)]
-    if not is_forced:  # before any is deleted, as far as can be seen from here
+    if not is_forced:  # before any is deleted, as far as this broker can see
         for topic in filter(None, map(registry.loaded, partitions)):
             check_unused(topic)
     there = [partition for partition in partitions if await registry.exists(partition)]
@@ -90,7 +90,7 @@ async def delete_partitions(call: Call) -> Reply:
 
 
 def _count(call: Call) -> int:
-    """The body: a number, or a partitioned topic's metadata with one in it."""
+    """The number in the body, which may stand in a partitioned topic's metadata."""
     value = call.json()
     count = value.get("partitions") if isinstance(value, dict) else value
     return integer_in(count, "the number of partitions")

@@ -1,7 +1,7 @@
 """Rights: what roles were granted on a namespace, its topics and subscriptions.
 
-Edge. They are stored among the namespace's policies, in Pulsar's form. Without `authorizationEnabled` they
-can be read and not be set, since they would protect nothing.
+Edge. They are stored among the namespace's policies, in Pulsar's form. Without
+`authorizationEnabled` they can be read but not set, since nothing would enforce them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ async def set_subscription_auth_mode(call: Call) -> Reply:
 
 
 async def forget_topic(broker: AdminBroker, name: TopicName) -> None:
-    """A topic was deleted: take back what was granted on it."""
+    """Revoke what was granted on a topic that was deleted."""
     policies, path = broker.services.policies, namespace_policy_path(name.namespace_name)
     granted = AuthPolicies.from_json((await policies.load(path)).get(AUTH_POLICIES, {}))
     if str(name) in granted.topics:
@@ -129,7 +129,7 @@ async def forget_topic(broker: AdminBroker, name: TopicName) -> None:
 
 
 def permissions_in(given: Mapping[str, Any]) -> dict[str, object]:
-    """The rights in a namespace's description. Refuses what cannot be rights."""
+    """Read the rights in a namespace's description. Raises `RefusedError` for invalid ones."""
     found: dict[str, object] = {}
     if (grants := given.get(AUTH_POLICIES)) is not None:
         found[AUTH_POLICIES] = _read(AuthPolicies.from_json, grants).to_json()

@@ -1,11 +1,11 @@
-"""Policies of namespaces and topics: one table of what each is called, how it is read, shown and applied.
+"""Policies of namespaces and topics: one table of how each is named, read, shown and applied.
 
-Edge. Every policy has GET, POST and DELETE at its namespace and at its topic; the handlers are made of the
-table, and so are the routes, the members of a namespace's description and the reference page. What is set
-at one place is stored under the keys of `cluster.policies`, where broker and topics read it.
+Edge. Every policy has GET, POST and DELETE at its namespace and at its topic. The table makes the
+handlers, the routes, the members of a namespace's description and the reference page. Values are
+stored under the keys of `cluster.policies`, where broker and topics read them.
 
-A topic's policies hold for all of its partitions. With ``applied=true`` a topic answers with the value in
-force, from whichever level it comes.
+A topic's policies apply to all of its partitions. With ``applied=true`` a topic answers with the
+value in force, from whichever level it comes.
 """
 
 from __future__ import annotations
@@ -38,36 +38,37 @@ if TYPE_CHECKING:
 MINUTES_MAX: Final = 2**31 - 1
 
 Stored = dict[str, object]
-"""Keys of `cluster.policies` and their values; None clears one."""
+"""Keys of `cluster.policies` and their values; None removes one."""
 
 
 class Policy(NamedTuple):
-    """One row: what a policy is called, and how its JSON becomes stored values and the reverse."""
+    """One row of the table: a policy's names, and how to convert its JSON to stored values."""
 
     path: str
-    """The last piece of its admin path."""
+    """Last piece of its path in the admin interface."""
     member: str
-    """What it is called in a namespace's description."""
+    """Its name in a namespace's description."""
     keys: tuple[str, ...]
-    """Under which the store keeps it; the first is there if any is."""
+    """Keys of its stored values. If any is stored, the first one is."""
     meaning: str
     """What it does, for the reference page."""
     value: str
-    """What its value looks like, for the reference page."""
+    """The form of its value, for the reference page."""
     read: Callable[[Any], Stored]
-    """The changes that a body asks for; None is an empty body. Refuses what cannot be a value."""
+    """Converts a body to changes; None is an empty body. Raises `RefusedError` for an invalid
+    value."""
     show: Callable[[Mapping[str, Any]], object]
-    """What is stored here, as JSON. It is there."""
+    """Converts what is stored to JSON. Called only if it is stored."""
     applied: Callable[[EffectivePolicies, Settings], object]
-    """The value in force, as JSON; None: there is none."""
+    """The value in effect, as JSON; None if there is none."""
     read_member: Callable[[Any], Stored]
-    """As `read`, of the member of a namespace's description, which is not null."""
+    """As `read`, for the member of a namespace's description, which is not null."""
     absent: object = None
-    """The answer where nothing is set; None: an empty one."""
+    """The answer if nothing is set. None: an empty body."""
     of_namespace: Callable[[Call], Any] = Call.json
-    """Where a request to a namespace has the value."""
+    """Reads the value from a request to a namespace."""
     of_topic: Callable[[Call], Any] = Call.json
-    """Where a request to a topic has the value."""
+    """Reads the value from a request to a topic."""
 
 
 # ---- reading values
@@ -236,14 +237,14 @@ _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 
 class _Level(NamedTuple):
-    """Where policies are set: at namespaces, or at topics."""
+    """A level at which policies are set: namespace or topic."""
 
     template: str
     node: Callable[[Call], Awaitable[str]]
-    """The node of the namespace or topic in the path, which exists; refuses another."""
+    """Path of the metadata node for the request's namespace or topic, which must exist."""
     value: Callable[[Policy], Callable[[Call], Any]]
     applies: bool
-    """Whether ``applied=true`` is understood."""
+    """Whether the level accepts ``applied=true``."""
 
 
 async def _node_of_namespace(call: Call) -> str:
@@ -309,10 +310,10 @@ ROUTES: Final = tuple(
 
 
 def namespace_policies_in(body: Mapping[str, Any]) -> Stored:
-    """The policies in a namespace's description: Pulsar's ``Policies``, or what `namespace_json` made.
+    """Read the policies in a namespace's description, in the form of Pulsar's ``Policies``.
 
-    Ignores null members, and those of policies that we do not have. Refuses what cannot be a value,
-    and what asks for security that we do not have.
+    Ignores null members, and those of policies that we do not have. Raises `RefusedError` for an
+    invalid value, and for security that we do not have.
     """
     given = {key: value for key, value in body.items() if value is not None}
     _refuse_security(given)
@@ -329,7 +330,7 @@ def namespace_json(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_security(given: Mapping[str, Any]) -> None:
-    """Refuse what protects, since it would not."""
+    """Reject members that ask for a protection which this broker does not have."""
     asked = {
         "encryption_required": given.get("encryption_required") not in {None, False},
     }

@@ -1,4 +1,4 @@
-"""Schemas of topics: for clients that look up over HTTP, for people, and for who uploads them. Edge."""
+"""Schemas of topics: for clients that look up over HTTP, for people, and for uploads. Edge."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def schema_json(stored: StoredSchema) -> dict[str, Any]:
 
 
 def _pair(definition: bytes) -> str:
-    """A key/value schema's two definitions as one JSON text; each is stored after its length."""
+    """A key/value schema's two definitions as one JSON text. Stored, each follows its length."""
     parts: list[Any] = []
     for _ in range(2):
         length = int.from_bytes(definition[:4], "big", signed=True)
@@ -144,12 +144,12 @@ def _pair(definition: bytes) -> str:
         try:
             parts.append(json.loads(part))
         except ValueError:
-            parts.append("")  # a primitive has no definition
+            parts.append("")  # a primitive type has no definition
     return json.dumps(dict(zip(("key", "value"), parts, strict=True)))
 
 
 def _pair_bytes(text: str) -> bytes:
-    """The opposite of `_pair`: a primitive is the empty text, and has no definition."""
+    """The reverse of `_pair`. A primitive is an empty text, which has no definition."""
     try:
         given = json.loads(text)
         parts = [given["key"], given["value"]]

@@ -1,9 +1,9 @@
 """What topics and subscriptions are doing, in exactly Pulsar's JSON.
 
-Edge. Our frozen values hold what this broker measures. The rest of Pulsar's form is laid around it, so
-that Pulsar's tools find every key they look for: constants of what this broker does not have
-(offloading, replication, compaction, transactions, filters, throttling), and the keys that Pulsar gives
-twice. Left out are three figures that are not measured here: ``chunkedMessageRate``,
+Edge. Our frozen values hold what this broker measures. Around them is the rest of Pulsar's form, so
+that Pulsar's tools find every key they look for: constants for what this broker does not have
+(offloading, replication, compaction, transactions, filters, throttling), and the keys that Pulsar
+has twice. Three figures are missing because they are not measured here: ``chunkedMessageRate``,
 ``msgChunkPublished``, ``oldestBacklogMessageAgeSeconds``.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
 
 PARTITIONS_MAX: Final = 64
-"""Partitions whose ledgers are shown at once; each is asked of its broker."""
+"""Partitions whose ledgers are shown at once; each costs a request to its broker."""
 
 _NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
     "systemTopicBytesInCounter": 0,
@@ -100,7 +100,7 @@ BITMAP_BYTES_MAX: Final = 8 * 1024 * 1024
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 
 _OF_ONE_CURSOR = {"ackState", "delayed", "ownerBroker", "deduplicationStatus"}
-"""Keys that say nothing of several partitions together."""
+"""Keys that have no sum over partitions."""
 
 
 def topic_json(stats: TopicStats) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _consumer_json(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(fields: dict[str, Any]) -> dict[str, Any]:
-    """Pulsar leaves out what it has no value for."""
+    """The fields that have a value: Pulsar leaves out the others."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -239,7 +239,7 @@ async def _of_partitions(call: Call, handler: Handler, tail: str) -> dict[str, A
     replies_json: dict[str, Any] = {}
     for partition, reply in zip(partitions, replies, strict=True):
         replies_json[str(partition)] = json.loads(reply.body)
-        await asyncio.sleep(0)  # there may be thousands
+        await asyncio.sleep(0)  # yields, since there may be thousands
     return replies_json
 
 
@@ -294,13 +294,13 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
 
 
 def _edge(key: str, present: float | None, value: float) -> float:
-    """The latest, or the earliest that is known at all (0: none)."""
+    """The latest time, or the earliest; 0 if none is known."""
     known = [time for time in (present, value) if time]
     return (max if key.startswith("last") else min)(known, default=0)
 
 
 def _by_name(parties: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Those of one name are one client's, one on each partition."""
+    """Merge entries of one name: they are the same client, on several partitions."""
     grouped: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for party in parties:
         _add(grouped[party.get(name, "")], party)

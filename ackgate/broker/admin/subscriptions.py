@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire import TopicName
 
 PROPERTIES_MAX: Final = 100
-"""Properties of one subscription; they lie in its metadata node."""
+"""Properties of one subscription; its metadata node stores them."""
 
 
 async def list_subscriptions(call: Call) -> Reply:
@@ -54,7 +54,7 @@ async def delete_subscription(call: Call) -> Reply:
     """Delete a subscription; `?force=true` also one that has consumers."""
     name, is_forced = call.subscription_name, call.is_asked("force")
     if partitions := await call.partitions():
-        if not is_forced:  # before any is deleted, as far as can be seen from here
+        if not is_forced:  # before any is deleted, as far as this broker can see
             for topic in filter(None, map(call.broker.registry.loaded, partitions)):
                 _check_unused(topic.subscriptions.get(name))
         replies = await on_each_tried(call, partitions, delete_subscription)
@@ -91,7 +91,7 @@ async def set_properties(call: Call) -> Reply:
 
 
 async def _partitions_or_new(call: Call) -> list[TopicName]:
-    """The partitions of the topic in the path, made if need be and allowed."""
+    """The partitions of the topic in the path. Creates the topic if that is allowed."""
     name = call.topic_name
     try:
         count = await call.broker.registry.partition_count(name, create=True)
@@ -110,7 +110,7 @@ async def _topic_or_new(call: Call) -> Topic:
 
 
 def _check_some_succeeded(replies: list[Reply], *, besides: int) -> None:
-    """Refuses if all refused, or one for another reason than this status."""
+    """Raise a refusal if all replies are refusals, or if one has another status than `besides`."""
     refusals = [reply for reply in replies if reply.status >= 300]
     for reply in refusals:
         if reply.status != besides or len(refusals) == len(replies):

@@ -50,7 +50,7 @@ async def create_topic(call: Call) -> Reply:
         if await registry.exists(name):
             raise topic_exists()
         await call.require_here(name)
-        await registry.topic(name, create=False)  # a partition that was lost comes back
+        await registry.topic(name, create=False)  # recreates a partition that was lost
         return DONE
     await call.require_here(name)
     try:
@@ -105,7 +105,7 @@ async def delete_topic(call: Call) -> Reply:
 
 
 def check_unused(topic: Topic) -> None:
-    """Refuses while clients are connected."""
+    """Raise `RefusedError` if clients are connected."""
     connected = len(topic.producers)
     connected += sum(len(s.consumers) for s in topic.subscriptions.values())
     if connected:
@@ -113,7 +113,10 @@ def check_unused(topic: Topic) -> None:
 
 
 async def _is_missing_partition(call: Call, name: TopicName) -> bool:
-    """Whether it names a partition of a partitioned topic. Refuses what only looks like one."""
+    """Whether it is a partition of a partitioned topic.
+
+    Raises `RefusedError` for a name that only looks like a partition's.
+    """
     like = _PARTITION_LIKE.fullmatch(name.local_name)
     if like is None:
         return False

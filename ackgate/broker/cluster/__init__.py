@@ -1,6 +1,6 @@
-"""Which brokers there are, which of them serves what, and what the metadata store says to all of them.
+"""Which brokers there are, which of them owns what, and the settings and policies that all share.
 
-The face of the room. A name is imported from its home at its first use.
+The face of the room. Each name is imported from its module when it is first used.
 """
 
 from __future__ import annotations

@@ -30,35 +30,36 @@ log = logging.getLogger(__name__)
 
 AUDITOR_PATH: Final = "/ackgate/auditor"
 AUDITS_PATH: Final = "/ackgate/audits"
-"""Below it, when each check was done last: milliseconds since 1970."""
+"""One node below it for each check: when it was last done, in ms since 1970."""
 
 AUDIT_LOOK_SECONDS: Final = 600.0
-"""How often at least a broker looks whether a check is due."""
+"""Longest time between two looks whether a check is due."""
 
 
 class BrokerAudit:
-    """Audits of this broker, and what came of them."""
+    """Runs the audits of this broker, and keeps their results."""
 
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
         self._auditor: Auditor | None = None
         self._is_waiting = False
-        """Whether a bookie is away that was not given up yet."""
+        """Whether a missing bookie may still come back before it counts as lost."""
         self.runs = 0
         self.last_run_ms = 0
         self.last = AuditTotals()
-        """Of the last audit that was finished."""
+        """Totals of the last finished audit."""
         self.all = AuditTotals()
-        """Of all since the broker started; of its ledgers only those that were looked at closely."""
+        """Totals since the broker started. An audit of lost bookies adds only the ledgers that it
+        checked."""
 
     @property
     def is_wanted(self) -> bool:
-        """False where bookies look after themselves: a BookKeeper cluster has AutoRecovery for that."""
+        """Whether to audit. Not on a BookKeeper cluster, which has AutoRecovery."""
         return isinstance(self._services.ledger_client, BookieLedgerClient)
 
     @property
     def bookies_interval_seconds(self) -> float:
-        """How often to look for lost bookies; sooner while one is waited for."""
+        """Time between two checks of bookies; shorter while a missing one may come back."""
         persistence = self._services.settings.persistence
         interval = persistence.auditor_periodic_bookie_check_interval
         if interval and self._is_waiting:
@@ -67,16 +68,16 @@ class BrokerAudit:
 
     @property
     def interval_seconds(self) -> float:
-        """How often to look at everything."""
+        """Time between two checks of everything."""
         return self._services.settings.persistence.auditor_periodic_check_interval
 
     async def check_bookies_if_due(self) -> None:
-        """Unless a broker has done it a short while ago."""
+        """Check the bookies, unless a broker has done so within the interval."""
         if await self._is_due("bookies", self.bookies_interval_seconds):
             await self.check_bookies()
 
     async def check_everything_if_due(self) -> None:
-        """Unless a broker has done it a short while ago."""
+        """Check everything, unless a broker has done so within the interval."""
         if await self._is_due("copies", self.interval_seconds):
             await self.check_everything()
 
@@ -84,7 +85,7 @@ class BrokerAudit:
         stored = await self._services.metadata.get(f"{AUDITS_PATH}/{check}")
         if stored is None or not stored.value.isdigit():
             return True
-        # A clock that was set back must not put it off for years.
+        # If a clock was set back, the next check must not be years away.
         age_ms = abs(self._services.clock_ms() - int(stored.value))
         return age_ms >= interval_seconds * 1000
 
@@ -118,7 +119,7 @@ class BrokerAudit:
         await self._finish(totals, "bookies")
 
     def _ready(self) -> Auditor | None:
-        """The auditor at its present pace; None where ledgers have no bookies."""
+        """The auditor with the current settings; None if the ledgers have no bookies of ours."""
         services = self._services
         if not isinstance(services.ledger_client, BookieLedgerClient):
             return None
@@ -132,7 +133,7 @@ class BrokerAudit:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
-        """Whether no other broker audits, or will start to while this lasts."""
+        """Hold the auditor's node. False: another broker holds it."""
         metadata = self._services.metadata
         try:
             await metadata.create(AUDITOR_PATH, b"", ephemeral=True)

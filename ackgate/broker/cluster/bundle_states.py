@@ -1,4 +1,4 @@
-"""What a bundle is to this broker, and how that may change: one table.
+"""The states of a bundle, as this broker sees it, and their transitions, in one table.
 
 Pure. ::
 
@@ -12,9 +12,9 @@ Pure. ::
                           |                 ^
                           SEEN (FREE) ------+
 
-`FREE` and `ELSEWHERE` are the metadata store's latest answer; the others are our own doing. In
-`RELEASING` topics are being closed, and none is opened. After `LOST` they are let go of without a
-word written; the bundle is `FREE` for us when that is done.
+`FREE` and `ELSEWHERE` are what the metadata store last said; this broker brings about the others.
+In `RELEASING` it closes the topics, and opens none. After `LOST` it drops them without writing
+anything; then the bundle is `FREE` to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ackgate.errors import IllegalTransitionError
 
 
 class BundleState(enum.Enum):
-    """What a bundle is to this broker."""
+    """The state of a bundle, as this broker sees it."""
 
     FREE = "free"
     ACQUIRING = "acquiring"
@@ -39,19 +39,19 @@ class BundleEvent(enum.Enum):
     """What happens to a bundle."""
 
     ACQUIRE = "acquire"
-    """A client has asked this broker for it."""
+    """A client asked this broker for the bundle."""
     WON = "won"
-    """Our node is in place."""
+    """Our owner's node is in place."""
     BEATEN = "beaten"
-    """Another broker's node is."""
+    """Another broker's owner's node is in place."""
     FAILED = "failed"
-    """The metadata store did not do it."""
+    """The metadata store failed to make our node."""
     RELEASE = "release"
-    """Another broker has to serve it, or none."""
+    """Another broker is to serve the bundle, or none."""
     LOST = "lost"
     """The session, or our node, is gone."""
     RELEASED = "released"
-    """Its topics are closed, and the node is gone."""
+    """The bundle's topics are closed, and our node is deleted."""
 
 
 _FREE, _ACQUIRING, _OWNED, _RELEASING, _ELSEWHERE = BundleState

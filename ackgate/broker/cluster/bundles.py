@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ackgate.broker.wire import TopicName
 
 BUNDLES_MAX: Final = 1024
-"""Of one namespace. Each has an owner node; thousands of nodes would make every join slow."""
+"""Bundles of one namespace. Each has an owner node; thousands of nodes would make every join
+slow."""
 
 LOCAL_POLICIES: Final = "/admin/local-policies"
 BUNDLE_EPOCHS: Final = "/ackgate/bundle-epochs"
@@ -46,20 +47,20 @@ class Bundle(NamedTuple):
 
     namespace: NamespaceName
     range_name: str
-    """``0x00000000_0x40000000``."""
+    """Its range of hashes, ``0x00000000_0x40000000``."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.range_name}"
 
     @property
     def owner_path(self) -> str:
-        """The ephemeral node of its owner."""
+        """The ephemeral node that names its owner."""
         namespace = self.namespace
         return f"{owners_path(namespace.tenant, namespace.namespace)}/{self.range_name}"
 
     @property
     def epoch_path(self) -> str:
-        """The node that counts its owners."""
+        """The node that counts its owners, to give each an epoch."""
         return f"{BUNDLE_EPOCHS}/{_below(self.namespace)}/{self.range_name}"
 
 
@@ -72,33 +73,33 @@ def bundle_of_owner_path(path: str) -> Bundle | None:
 
 
 def local_policies_path(namespace: NamespaceName) -> str:
-    """The node that says where a namespace is cut."""
+    """The node that stores the boundaries of a namespace's bundles."""
     return f"{LOCAL_POLICIES}/{_below(namespace)}"
 
 
 def topic_hash(topic: TopicName) -> int:
-    """Where a topic (or partition) lies among the hashes."""
+    """The hash of a topic (or partition), which decides on its bundle."""
     return owner_nodes.topic_hash(str(topic))
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceBundles:
-    """Where a namespace is cut. Make it with `cut` or `decode`."""
+    """The bundles of one namespace. Make it with `cut` or `decode`."""
 
     namespace: NamespaceName
     boundaries: tuple[int, ...]
-    """From 0 to `HASH_MAX`, ascending: one more than there are bundles."""
+    """From 0 to `HASH_MAX`, ascending; one more than there are bundles."""
 
     @classmethod
     def cut(cls, namespace: NamespaceName, count: int) -> NamespaceBundles:
-        """Into `count` bundles of the same width, as far as that goes."""
+        """`count` bundles of the same width, up to rounding."""
         _check_count(count)
         width = (HASH_MAX + 1) // count
         return cls(namespace, (*(width * index for index in range(count)), HASH_MAX))
 
     @classmethod
     def decode(cls, namespace: NamespaceName, value: bytes) -> NamespaceBundles:
-        """From its node. Raises `CorruptRecordError`."""
+        """Decode the value of the node. Raises `CorruptRecordError`."""
         try:
             return cls(namespace, _boundaries(json.loads(value)["bundles"]["boundaries"]))
         except (ValueError, KeyError, TypeError) as error:
@@ -108,17 +109,20 @@ class NamespaceBundles:
 
     @classmethod
     def of_boundaries(cls, namespace: NamespaceName, texts: Iterable[object]) -> NamespaceBundles:
-        """From boundaries as Pulsar writes them. Raises `BadBundleError`, a `ValueError`."""
+        """Make bundles from boundaries as Pulsar writes them.
+
+        Raises `BadBundleError`, a `ValueError`.
+        """
         boundaries = _boundaries(texts)
         _check_count(len(boundaries) - 1)
         return cls(namespace, boundaries)
 
     def encode(self) -> bytes:
-        """For its node, in Pulsar's form."""
+        """The value of the node, in Pulsar's form."""
         return json.dumps({"bundles": self.to_json()}).encode()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON in Pulsar's form."""
+        """The bundles as JSON, in Pulsar's form."""
         return {
             "boundaries": [f"0x{boundary:08x}" for boundary in self.boundaries],
             "numBundles": self.count,
@@ -139,7 +143,7 @@ class NamespaceBundles:
         )
 
     def named(self, range_name: str) -> Bundle:
-        """The bundle of this range. Raises `BadBundleError` for one that there is not."""
+        """The bundle of this range. Raises `BadBundleError` if there is none."""
         found = _RANGE.fullmatch(range_name)
         if found is None:
             raise BadBundleError(
@@ -156,7 +160,7 @@ class NamespaceBundles:
 
 
 class BadBundleError(CallerError, ValueError):
-    """No bundle of this namespace, or no bundles at all."""
+    """The namespace has no such bundle, or these are no bundles."""
 
 
 def _check_count(count: int) -> None:

@@ -1,8 +1,8 @@
-"""Which brokers live, and who owns which bundle: a copy of the metadata store, kept by watching it.
+"""A copy of which brokers live and which of them owns each bundle, kept up to date by watches.
 
-Edge: reads, and never writes. The copy answers at once, and may be a round trip old; nothing that
-must be right relies on it. On a change the changed node is read again, so the copy becomes right
-whatever the order of the notifications.
+Edge: reads the metadata store, and never writes. The copy answers at once, and may be a round trip
+old; nothing that must be right relies on it. On a change the changed node is read again, so the
+copy becomes right whatever the order of the notifications.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ READS_AT_ONCE_MAX: Final = 200
 
 
 class ClusterView:
-    """What is known of brokers and owners. Reads go on from `start` to `stop`."""
+    """The known brokers and owners. It is kept up to date from `start` to `stop`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ClusterView:
         self._follower = NodeFollower(metadata, (BROKERS, OWNERS), self._read)
 
     async def start(self) -> None:
-        """Watch, then read everything. Raises what the metadata store raises."""
+        """Watch, then read everything. Raises the metadata store's errors."""
         self._follower.start()
         self.brokers, self.owners, self._joined_ms = {}, {}, {}
         brokers = await self._metadata.children(BROKERS)
@@ -72,12 +72,12 @@ class ClusterView:
         await self._read(paths | set(level))
 
     def stop(self) -> None:
-        """Follow no more; what was known stays."""
+        """Stop watching. What is known stays."""
         self._follower.stop()
 
     @property
     def leader(self) -> BrokerRecord | None:
-        """The broker that has been there for the longest time."""
+        """The broker that joined first; None if no broker is known."""
         return min(
             self.brokers.values(),
             key=lambda broker: (self._joined_ms[broker.broker_id], broker.broker_id),
@@ -85,11 +85,11 @@ class ClusterView:
         )
 
     def bundles_per_broker(self) -> Counter[str]:
-        """How many bundles each owns."""
+        """How many bundles each broker owns, by broker id."""
         return Counter(owner.broker_id for owner in self.owners.values())
 
     def settled(self, before_ms: int) -> dict[str, int]:
-        """How many bundles each broker owns that has been there since then, by broker id."""
+        """How many bundles each broker owns, of those that joined by then, by broker id."""
         counts = self.bundles_per_broker()
         return {
             broker_id: counts[broker_id]
@@ -123,7 +123,7 @@ class ClusterView:
             log.error("%s", error)  # noqa: TRY400 - the trace says nothing more
 
     def put_owner(self, bundle: Bundle, owner: OwnerRecord | None) -> None:
-        """Take over what is known of a bundle's owner."""
+        """Store what is known of a bundle's owner; None: it has none."""
         if owner is None:
             self.owners.pop(bundle, None)
         else:

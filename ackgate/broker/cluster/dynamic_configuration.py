@@ -1,6 +1,6 @@
-"""Keys changed at run time: kept in the metadata store, laid over the settings at start.
+"""Settings changed at run time: stored in the metadata store, and applied over those of the start.
 
-Edge. One node for all brokers; a change made through any of them holds at all.
+Edge. One node for all brokers. A change made through one of them takes effect at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DYNAMIC_CONFIGURATION_PATH: Final = "/admin/configuration"
 
 
 class SettingsHolder(Protocol):
-    """Where the settings of a broker stand."""
+    """Holds the settings of a broker."""
 
     settings: Settings
 
@@ -49,18 +49,18 @@ class DynamicConfiguration:
 
     @property
     def keys(self) -> list[str]:
-        """What may be changed while the broker runs."""
+        """Keys that can be changed while the broker runs, sorted."""
         return sorted(DYNAMIC_KEYS)
 
     async def load(self) -> None:
-        """Apply what is stored. Raises `CorruptRecordError`, `ConfigurationError`."""
+        """Apply the stored changes. Raises `CorruptRecordError`, `ConfigurationError`."""
         stored = await self._services.metadata.get(DYNAMIC_CONFIGURATION_PATH)
         values = _decode(stored.value) if stored is not None else {}
         if values != self.values:
             self._apply(values)
 
     async def follow(self) -> None:
-        """Take over what other brokers change in this session, or have changed before it."""
+        """Apply what other brokers change during this session, and what they changed before it."""
         self._follower.start()
         await self._read_again(set())
 
@@ -74,7 +74,7 @@ class DynamicConfiguration:
             log.error("what was known before still holds: %s", error)  # noqa: TRY400
 
     async def change(self, key: str, value: str | None) -> None:
-        """Set one key, or take it back with None. Raises `ConfigurationError`."""
+        """Set one key, or undo its change with None. Raises `ConfigurationError`."""
         if key not in DYNAMIC_KEYS:
             raise ConfigurationError(f"{key} cannot be changed at run time")
         values: dict[str, str] = {}
@@ -86,7 +86,7 @@ class DynamicConfiguration:
                 values.pop(key, None)
             else:
                 values[key] = value
-            self._base.with_dynamic(values)  # refuses what is wrong before it is stored
+            self._base.with_dynamic(values)  # rejects a bad value before it is stored
             return json.dumps(values).encode()
 
         await change_node(self._services.metadata, DYNAMIC_CONFIGURATION_PATH, lay_over)

@@ -37,16 +37,16 @@ class Namespaces:
         self._metadata = metadata
 
     async def tenants(self) -> list[str]:
-        """Names of tenants, sorted."""
+        """Names of all tenants, sorted."""
         return await self._below("", {_ALWAYS.tenant})
 
     async def of(self, tenant: str) -> list[str]:
-        """Names of a tenant's namespaces, without it; empty when there is no such tenant."""
+        """Names of a tenant's namespaces, without the tenant; empty if there is no such tenant."""
         always = {_ALWAYS.namespace} if tenant == _ALWAYS.tenant else set()
         return await self._below(f"/{node_of_name(tenant)}", always)
 
     async def exists(self, name: NamespaceName) -> bool:
-        """Whether a namespace was made, or has a topic or a policy."""
+        """Whether a namespace was created, or has a topic or a policy."""
         if name == _ALWAYS:
             return True
         path = namespace_policies_path(name.tenant, name.namespace)
@@ -76,9 +76,9 @@ class Namespaces:
         return sorted(names)
 
     async def _prune(self, path: str) -> None:
-        """Remove nodes that hold nothing any more."""
+        """Remove the node at this path below each root, unless it has children."""
         for root in _ROOTS:
             try:
                 await self._metadata.delete(root + path)
-            except CallerError:  # it is not there, or has just got a child
+            except CallerError:  # it does not exist, or has just got a child
                 continue

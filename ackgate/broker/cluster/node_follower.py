@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.2
-"""After a read that failed."""
+"""Pause after a read that failed."""
 
 
 class NodeFollower:
-    """Has nodes at and below some roots read again when they change."""
+    """Calls a function for nodes at and below some roots when they change."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class NodeFollower:
         roots: Sequence[str],
         read: Callable[[set[str]], Awaitable[None]],
     ) -> None:
-        """`read` takes the changed paths, and returns those to read again."""
+        """`read` gets the paths that changed, and reads them."""
         self._metadata = metadata
         self._roots = roots
         self._read = read
@@ -42,7 +42,7 @@ class NodeFollower:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Watch from now on; what changed before is for the caller to read."""
+        """Watch from now on. The caller reads what changed before."""
         self.stop()
         self._cancels = [self._metadata.watch(root, self._on_event) for root in self._roots]
         self._task = asyncio.get_running_loop().create_task(self._follow())
@@ -68,12 +68,12 @@ class NodeFollower:
             try:
                 await self._read(paths)
             except OwnershipError:
-                return  # the session is lost; a new session starts us again
+                return  # the session is lost; a new one calls `start` again
             except AckGateError as error:
                 log.warning("changes below %s cannot be read: %s", self._roots, error)
                 self._stale |= paths
                 self._wake.set()
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:
-                # Reading the same again would fail in the same way; later changes are still read.
+                # Another read would fail in the same way; later changes are still read.
                 log.exception("changes below %s could not be taken over", self._roots)

@@ -1,7 +1,7 @@
-"""The nodes in which brokers describe themselves, as one broker writes them.
+"""Writes the nodes in which this broker describes itself and claims bundles.
 
-Edge: the metadata store, and nothing that is remembered. A write that was not answered is settled by
-reading; nodes of an earlier run of this broker are removed.
+Edge: the metadata store; remembers nothing. If a write gets no answer, it reads the node to see
+what happened. It removes nodes of an earlier run of this broker.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ log = logging.getLogger(__name__)
 
 
 class OwnerNodeStore:
-    """Nodes of brokers, bundles and their owners."""
+    """The nodes of brokers, of bundles and of their owners."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
     async def announce(self, me: BrokerRecord, *, is_insisting: bool = False) -> None:
-        """Put a broker's node in place.
+        """Make this broker's node.
 
-        Raises `ConfigurationError` when a later start has announced the same address, unless
-        `is_insisting`: then that one has to go.
+        Raises `ConfigurationError` if a broker that started later has announced the same address.
+        With `is_insisting` it replaces that broker's node instead.
         """
         path, value = broker_path(me.broker_id), encode_broker(me)
 
@@ -66,7 +66,7 @@ class OwnerNodeStore:
                     return
                 if present.run > me.run and not is_insisting:
                     raise address_taken(present) from None
-                # Most likely an earlier life of ours. If not, it lives, and takes its place back.
+                # Most likely our own earlier run. Otherwise it lives, and announces itself again.
                 log.info("broker %s is announced already, by run %d", me.broker_id, present.run)
                 await self.delete(path, found.version)
                 raise
@@ -74,22 +74,22 @@ class OwnerNodeStore:
         await until_won(attempt, of=path)
 
     async def bundles(self, wanted: NamespaceBundles) -> NamespaceBundles:
-        """Where a namespace is cut: as `wanted` if that is not decided yet."""
+        """The stored bundles of a namespace; stores `wanted` if there are none."""
         path = local_policies_path(wanted.namespace)
         value = await read_or_create(self._metadata, path, wanted.encode)
         return NamespaceBundles.decode(wanted.namespace, value)
 
     async def owner(self, bundle: Bundle) -> OwnerRecord | None:
-        """Who owns a bundle now."""
+        """Read who owns a bundle; None: nobody."""
         found = await self._metadata.get(bundle.owner_path)
         return decode_owner(found.value, path=bundle.owner_path) if found else None
 
     async def next_epoch(self, bundle: Bundle) -> int:
-        """Count one more owner of a bundle."""
+        """Count one more owner of a bundle. Returns the count."""
         return await count_up(self._metadata, bundle.epoch_path, first=1)
 
     async def claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
-        """Put our node in place. Returns the owner: `wanted`, or the broker that was faster."""
+        """Make our owner's node. Returns the owner: `wanted`, or the broker that was faster."""
         path = bundle.owner_path
 
         async def attempt() -> OwnerRecord:
@@ -102,20 +102,20 @@ class OwnerNodeStore:
                 owner = decode_owner(found.value, path=path)
                 if owner == wanted or owner.broker_id != wanted.broker_id:
                     return owner
-                await self.delete(path, found.version)  # an earlier life's
+                await self.delete(path, found.version)  # of an earlier run
                 raise
             return wanted
 
         return await until_won(attempt, of=path)
 
     async def remove(self, bundle: Bundle, me: BrokerRecord) -> OwnerRecord | None:
-        """Take our node away. Returns who owns the bundle now, as far as that is known."""
+        """Delete our owner's node. Returns another broker that owns the bundle by now, if known."""
 
         async def attempt(is_doubtful: bool) -> OwnerRecord | None:  # noqa: FBT001
             if is_doubtful:
                 owner = await self.owner(bundle)
                 if owner is None or owner.instance != me.instance:
-                    return owner  # it was done, and the bundle may have another owner already
+                    return owner  # an earlier attempt deleted it
             with contextlib.suppress(NoSuchNodeError):
                 await self._metadata.delete(bundle.owner_path)
             return None
@@ -123,7 +123,7 @@ class OwnerNodeStore:
         return await until_answered(attempt, of=bundle.owner_path)
 
     async def delete(self, path: str, version: int | None) -> None:
-        """Delete a node that may be gone, or have another owner, already."""
+        """Delete a node of this version. It is fine if it is gone or has changed."""
 
         async def attempt(_is_doubtful: bool) -> None:  # noqa: FBT001
             with contextlib.suppress(NoSuchNodeError, MetadataConflictError):
@@ -133,7 +133,7 @@ class OwnerNodeStore:
 
 
 def address_taken(other: BrokerRecord) -> ConfigurationError:
-    """Why two brokers cannot both be announced."""
+    """The error for a second broker that announces the same address."""
     return ConfigurationError(
         f"another broker says that it is {other.broker_id}, and lives (run {other.run}): each needs "
         "an advertisedAddress, or ports, of its own"

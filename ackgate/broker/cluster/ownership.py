@@ -1,8 +1,8 @@
-"""This broker among others: which bundles it owns, who owns the rest, and how that changes.
+"""Which bundles this broker owns, who owns the others, and how that changes.
 
-Edge. The owner of a bundle is the broker that holds its ephemeral node. That node only keeps brokers from
-getting in each other's way: what a broker that lost a bundle still writes is refused by the topic's
-epoch and by the fences of its ledgers, however late it learns of its loss. ::
+Edge. The owner of a bundle is the broker that holds its ephemeral node. That node only keeps
+brokers from getting in each other's way. If a broker that lost a bundle still writes, the topic's
+epoch and the fences of its ledgers reject the write, however late it learns of its loss. ::
 
     a client asks for a topic ---> free, and ours by plan ---> acquire: epoch + 1, node ---> owned
              |                       `-- another's by plan --> sent there, to have it acquired
@@ -13,13 +13,13 @@ epoch and by the fences of its ledgers, however late it learns of its loss. ::
 
 While the session is suspended, owned bundles are served and none are acquired.
 
-Two brokers must not announce one address. A broker whose address was taken by a *later* start takes
-it back, since it lives; one whose address an *earlier* start takes back is the second, and stops. A
-node of an earlier run takes nothing back, so a broker may be restarted at once.
+Two brokers must not announce one address. If a *later* start takes the address of a broker that
+lives, the broker takes it back. If an *earlier* start takes it back, this broker is the second, and
+stops. A node of an earlier run takes nothing back, so a broker may be restarted at once.
 
-Fencing keeps a broker that was stopped (SIGSTOP, a frozen virtual machine) from *writing* once another has
-taken over. It cannot keep that broker from sending what is in its memory, and some of that may have been
-acked at the new owner since. So a round of deliveries asks the `Lease` first.
+Fencing keeps a broker that was stopped (SIGSTOP, a frozen virtual machine) from *writing* once
+another has taken over. It cannot keep that broker from sending what is in its memory, and some of
+that may have been acked at the new owner since. So a round of deliveries asks the `Lease` first.
 """
 
 from __future__ import annotations
@@ -60,53 +60,56 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCATE_SECONDS_MAX: Final = 10.0
-"""How long a lookup waits for a bundle that is on the move."""
+"""How long a lookup waits for a bundle that is being acquired or released."""
 
 WITHDRAW_SECONDS_MAX: Final = 2.0
-"""A broker that stops gives its topics away, even if it cannot say that it stops."""
+"""How long a stopping broker tries to delete its broker node. It hands over its topics in any
+case."""
 
 RELEASES_AT_ONCE_MAX: Final = 8
 """Bundles that are released at the same time when the broker stops."""
 
 REJOIN_SECONDS_MIN: Final = 0.1
 REJOIN_SECONDS_MAX: Final = 5.0
-"""Between attempts to begin a new session: doubled each time, and jittered."""
+"""Longest pause between attempts to begin a new session: doubled each time, and jittered."""
 
 SETTLED_MS: Final = 5_000
-"""How long a worker has to be there before owned bundles are moved to it: it may die again and again."""
+"""A worker must be there this long before owned bundles are moved to it: it may die again and
+again."""
 
 ASK_AGAIN_SECONDS: Final = 0.5
-"""Pause before the session is asked for again when the metadata store cannot say."""
+"""Pause before the metadata store is asked again whether the session lives."""
 
 
 class Location(NamedTuple):
-    """Where a topic is served."""
+    """The broker that serves a topic, or is to serve it."""
 
     broker_id: str
     service: Urls
-    """Where clients reach that broker."""
+    """Its addresses for clients of the binary protocol."""
     web: Urls
     """Its admin interface."""
     is_here: bool
     is_owner: bool
-    """False: no broker owns the topic yet, and this one has to take it."""
+    """Whether the broker owns the topic. False: it has to acquire the topic first."""
 
 
 class TopicsPort(Protocol):
-    """The topics of this broker, as ownership sees them."""
+    """The loaded topics of this broker, as ownership needs them."""
 
     async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[Urls], None]:
-        """Close, with all that is dirty persisted, and return a function that sends the clients away.
+        """Close the topics that are meant, persisting what is dirty, for another owner.
 
-        What is returned takes the address of the new owner, or `NOWHERE`.
+        Returns a function that disconnects their clients. It takes the new owner's address, or
+        `NOWHERE`.
         """
 
     def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
-        """Release topics that another broker may own already: send clients away, write nothing."""
+        """Drop topics that may have another owner already: disconnect clients, write nothing."""
 
 
 class Ownership:
-    """One broker's bundles. `join` begins, `leave` ends."""
+    """The bundles of one broker. Call `join` at the start and `leave` at the end."""
 
     def __init__(self, services: BrokerServices, topics: TopicsPort) -> None:
         self._services = services
@@ -118,13 +121,13 @@ class Ownership:
         )
         self._namespaces: dict[NamespaceName, NamespaceBundles] = {}
         self._states: dict[Bundle, BundleState] = {}
-        """ACQUIRING, OWNED and RELEASING; for the others see `state`."""
+        """Bundles that are ACQUIRING, OWNED or RELEASING; for all others see `state`."""
         self._settled: dict[Bundle, asyncio.Event] = {}
         self._me: BrokerRecord | None = None
         self._session = 0
-        """Counts our sessions: what an earlier one began must not end in a later one."""
+        """Number of sessions so far. Work begun in one session must not finish in another."""
         self.acquired = 0
-        """Bundles that became ours so far."""
+        """How many bundles this broker has acquired so far."""
         self._is_member = False
         self._is_leaving = False
         self._rejoining: asyncio.Task[None] | None = None
@@ -132,15 +135,15 @@ class Ownership:
         self._stop_listening: Callable[[], None] = lambda: None
         self._on_joined: list[Callable[[], Awaitable[None]]] = []
         self.displaced: ConfigurationError | None = None
-        """Why this broker can own nothing any more: another one that lives has its address."""
+        """Why this broker can own nothing any more: another live broker has its address."""
         self.on_displaced: Callable[[], None] = lambda: None
         self.ask_to_acquire: Callable[[Urls, Bundle], Awaitable[bool]] | None = None
-        """Ask the broker with this admin interface to acquire a bundle; whether it did."""
+        """Asks the broker with this admin interface to acquire a bundle. Returns whether it did."""
 
     # ---------------------------------------------------------------- joining and leaving
 
     async def join(self, me: BrokerRecord) -> None:
-        """Announce this broker and begin to own.
+        """Announce this broker. From then on it may own bundles.
 
         Raises what the metadata store raises, and `ConfigurationError` when a broker that started
         later has the same address.
@@ -150,7 +153,7 @@ class Ownership:
         await self._announce()
 
     def on_joined(self, listener: Callable[[], Awaitable[None]]) -> None:
-        """Have `listener` run in every new session, before anything is owned in it."""
+        """Call `listener` in every new session, before anything is owned in it."""
         self._on_joined.append(listener)
 
     async def _announce(self) -> None:
@@ -162,7 +165,7 @@ class Ownership:
             self._is_member = True
 
     async def leave(self) -> None:
-        """Acquire no more bundles, and release every owned one with its topics persisted."""
+        """Acquire no more bundles, and release every owned one after its topics are persisted."""
         self._is_leaving = True
         if self._rejoining is not None:
             self._rejoining.cancel()
@@ -202,22 +205,22 @@ class Ownership:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this broker is about to stop."""
+        """Whether this broker is stopping."""
         return self._is_leaving
 
     def state(self, bundle: Bundle) -> BundleState:
-        """What a bundle is to this broker, as far as known."""
+        """The state of a bundle, as far as this broker knows."""
         own = self._states.get(bundle)
         if own is not None:
             return own
         owner = self.view.owners.get(bundle)
         if owner is None or owner.broker_id == self._require_me().broker_id:
-            return BundleState.FREE  # a node of our own earlier run is ours to take
+            return BundleState.FREE  # a node of our own earlier run: we may take it
         return BundleState.ELSEWHERE
 
     @property
     def sessions_lost(self) -> int:
-        """How often everything was lost with the session."""
+        """How often the session was lost, and every bundle with it."""
         return self._session
 
     @property
@@ -226,7 +229,7 @@ class Ownership:
         return [b for b, state in self._states.items() if state is BundleState.OWNED]
 
     async def bundles(self, namespace: NamespaceName) -> NamespaceBundles:
-        """Where a namespace is cut; decided now if it was not yet.
+        """The bundles of a namespace. Cuts it by the settings if that was not done yet.
 
         Raises `NamespaceNotFoundError`.
         """
@@ -238,12 +241,12 @@ class Ownership:
         return await self.cut(NamespaceBundles.cut(namespace, count))
 
     async def cut(self, wanted: NamespaceBundles) -> NamespaceBundles:
-        """Cut a namespace so if it is not cut yet. Returns where it is cut from now on."""
+        """Cut a namespace like this, unless it is cut already. Returns the bundles that it has."""
         stored = await self._nodes.bundles(wanted)
         return self._namespaces.setdefault(wanted.namespace, stored)
 
     def location_now(self, topic: TopicName) -> Location | None:
-        """Where a topic is served if that is known and at rest, without I/O."""
+        """Where a topic is served, without I/O. None if that is not known or just changing."""
         bundles = self._namespaces.get(topic.namespace_name)
         if bundles is None or not self._is_member:
             return None
@@ -257,10 +260,12 @@ class Ownership:
                 return None
 
     async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Location:
-        """The broker that serves a topic; acquires it here if it is free and the plan gives it to us.
+        """Find the broker that serves a topic.
 
-        `is_authoritative`: another broker has decided that the plan gives it to us. Raises
-        `ServiceNotReadyError` while that is unknown, `NamespaceNotFoundError`.
+        Acquires a free one if the plan assigns it to this broker.
+
+        `is_authoritative`: another broker has decided that the plan assigns it to us. Raises
+        `ServiceNotReadyError` if the owner is not known in time, `NamespaceNotFoundError`.
         """
         try:
             async with asyncio.timeout(LOCATE_SECONDS_MAX):
@@ -278,7 +283,7 @@ class Ownership:
             ) from error
 
     async def locate_bundle(self, bundle: Bundle, *, is_authoritative: bool = False) -> Location:
-        """As `locate`, of a whole bundle, without a bound in time."""
+        """As `locate`, for a bundle, and without a limit in time."""
         is_news = not is_authoritative
         while True:
             self._check_member()
@@ -290,7 +295,7 @@ class Ownership:
                 case BundleState.ELSEWHERE:
                     if is_news:
                         return _owned_by(self.view.owners[bundle])
-                    await self.look(bundle)  # it was free a moment ago: what we know may be old
+                    await self.look(bundle)  # it was free: our view may be old
                     is_news = True
                 case BundleState.FREE:
                     chosen = None if is_authoritative else await self._chosen(bundle)
@@ -308,16 +313,16 @@ class Ownership:
             raise NotOwnedError(topic, location.web, is_owner=location.is_owner)
 
     def is_served_here(self, topic: TopicName) -> bool:
-        """Whether the topic's bundle is owned, without I/O."""
+        """Whether this broker owns the topic's bundle, without I/O."""
         bundles = self._namespaces.get(topic.namespace_name)
         return bundles is not None and self._states.get(bundles.of(topic)) is BundleState.OWNED
 
     async def _chosen(self, bundle: Bundle) -> Location | None:
-        """The other broker to which the plan gives a free bundle; None: to this one."""
+        """The other broker to which the plan assigns a free bundle; None: it is this one."""
         me = self._require_me()
         owner = self.view.owners.get(bundle)
         if owner is not None:
-            return None  # an earlier life of ours had it
+            return None  # our own earlier run had it
         namespace = await self.bundles(bundle.namespace)
         counts = self.view.bundles_per_broker()
         loads = {broker_id: counts[broker_id] for broker_id in self.view.brokers}
@@ -337,9 +342,10 @@ class Ownership:
         return Location(chosen, broker.service, broker.web, is_here=False, is_owner=False)
 
     def reached_by(self, located: Location, listener: str) -> Urls:
-        """The addresses of a topic's broker for clients of a listener; empty: for those that name none.
+        """The addresses of a topic's broker for clients of a listener.
 
-        Raises `ServiceNotReadyError` if that broker has no such listener.
+        An empty `listener`: the internal one. Raises `ServiceNotReadyError` if that broker has no
+        such listener.
         """
         if not listener:
             return located.service
@@ -350,9 +356,9 @@ class Ownership:
         raise ServiceNotReadyError(f"broker {located.broker_id} has no listener {quoted(listener)}")
 
     def web_reached_by(self, web: Urls, listener: str) -> Urls:
-        """The admin interface of a broker, of which `web` is the internal address, for clients of a listener.
+        """Translate the internal address of an admin interface for clients of a listener.
 
-        `web` itself for those that name none, and where that listener has no admin interface.
+        Returns `web` itself if `listener` is empty, or has no admin interface.
         """
         known = (*self.view.brokers.values(), *filter(None, [self._me]))
         for record in known if listener else ():
@@ -377,7 +383,7 @@ class Ownership:
     # ---------------------------------------------------------------- acquiring
 
     async def _acquire(self, bundle: Bundle) -> None:
-        """Become the owner, or learn who is."""
+        """Become the owner of a free bundle, or learn who owns it."""
         if self._is_leaving:
             raise ServiceNotReadyError("the broker is stopping")
         session = self._session
@@ -392,7 +398,7 @@ class Ownership:
                 self._move(bundle, BundleEvent.FAILED)
             raise
         if session != self._session:
-            if owner == wanted:  # by a call of the new session: nothing waits for it any more
+            if owner == wanted:  # made by a late call in the new session: nobody waits for it
                 await self._nodes.delete(bundle.owner_path, None)
             raise ServiceNotReadyError(f"bundle {bundle}: the session was lost meanwhile")
         if owner == wanted:
@@ -406,7 +412,7 @@ class Ownership:
     # ---------------------------------------------------------------- giving away
 
     async def release(self, bundle: Bundle, destination: BrokerRecord | None = None) -> None:
-        """Release an owned bundle, optionally to a destination.
+        """Release an owned bundle, if wanted to `destination`.
 
         Returns after its clients were notified. Ignores a bundle that is not owned here.
         """
@@ -419,7 +425,7 @@ class Ownership:
         send_away: Callable[[Urls], None] | None = None
         try:
             send_away = await self._topics.hand_over(self._is_in(bundle))
-            if session == self._session:  # else the node is gone, or another broker's by now
+            if session == self._session:  # otherwise the node is gone, or belongs to another broker
                 await self._remove_node(bundle)
                 heir = await self._successor(bundle, destination)
         finally:
@@ -429,7 +435,10 @@ class Ownership:
                 send_away(heir)
 
     async def level(self) -> None:
-        """Hand one bundle to the broker that has the fewest, if this one has the most and two more."""
+        """Hand over one bundle, if this broker has the most, and another at least two fewer.
+
+        The broker with the fewest gets it.
+        """
         if not self._is_member or self._is_leaving:
             return
         loads = self.view.settled(self._services.clock_ms() - SETTLED_MS)
@@ -438,7 +447,10 @@ class Ownership:
             await self.release(max(self.owned, key=str), self.view.brokers[heir])
 
     async def _remove_node(self, bundle: Bundle) -> None:
-        """What is not surely gone stays in the view: others still send their clients here."""
+        """Delete our owner's node, and update the view.
+
+        The view keeps a node that may still be there: other brokers still send their clients here.
+        """
         session = self._session
         try:
             owner = await self._nodes.remove(bundle, self._require_me())
@@ -448,7 +460,10 @@ class Ownership:
             self.view.put_owner(bundle, owner)
 
     async def _successor(self, bundle: Bundle, destination: BrokerRecord | None) -> Urls:
-        """Have another broker acquire the bundle. Returns where clients go."""
+        """Have another broker acquire the bundle.
+
+        Returns its addresses for our clients, or `NOWHERE`.
+        """
         if self.ask_to_acquire is None or not self._is_member:
             return NOWHERE
         if destination is None:
@@ -462,7 +477,7 @@ class Ownership:
         if destination is None or destination.broker_id == self._require_me().broker_id:
             return NOWHERE
         is_done = await self.ask_to_acquire(destination.web, bundle)
-        # Which of its addresses a client can reach, only its next lookup says.
+        # It has several addresses. A lookup decides which of them a client can reach.
         return destination.service if is_done and not destination.listeners else NOWHERE
 
     def _is_in(self, bundle: Bundle) -> Callable[[TopicName], bool]:
@@ -480,7 +495,7 @@ class Ownership:
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(self._rejoining))
 
     def _lose_everything(self) -> None:
-        """All ownership is over, without a word written."""
+        """Drop every bundle and topic, and write nothing."""
         self._session += 1
         self._is_member = False
         self.view.stop()
@@ -510,17 +525,17 @@ class Ownership:
             seconds = min(seconds * 2, REJOIN_SECONDS_MAX)
 
     def _on_owner(self, bundle: Bundle, owner: OwnerRecord | None) -> None:
-        """What was read of an owner, perhaps before we became it."""
+        """Handle what was read of a bundle's owner. The read may be older than our own node."""
         if not self._is_mine(owner) and self._states.get(bundle) is BundleState.OWNED:
             self._run(self._verify(bundle))
 
     async def _verify(self, bundle: Bundle) -> None:
-        """Release a bundle whose node is no longer ours: another broker has taken it."""
+        """Release the bundle if another broker has taken its node."""
         session = self._session
         while session == self._session and self._states.get(bundle) is BundleState.OWNED:
             try:
                 owner = await self._nodes.owner(bundle)
-            except MetadataStoreError as error:  # there is no second event
+            except MetadataStoreError as error:  # no other event will come for this
                 log.warning("who owns bundle %s cannot be read yet: %s", bundle, error)
                 await asyncio.sleep(REJOIN_SECONDS_MIN)
             else:
@@ -539,7 +554,7 @@ class Ownership:
         return owner is not None and owner.instance == self._require_me().instance
 
     async def look(self, bundle: Bundle) -> None:
-        """Read who owns a bundle, where what is known may be old."""
+        """Read who owns a bundle, because the view may be old."""
         owner = await self._nodes.owner(bundle)
         self.view.put_owner(bundle, owner)
 
@@ -558,7 +573,7 @@ class Ownership:
                 )  # fmt: skip
 
     def _contend(self, me: BrokerRecord, other: BrokerRecord) -> None:
-        """Another broker has announced our address while we live."""
+        """Handle another broker that has announced our address while we live."""
         if self._is_leaving or self.displaced is not None:
             return
         if other.run > me.run:
@@ -633,7 +648,7 @@ def plan(unowned: Iterable[str], owned_by: Mapping[str, int]) -> dict[str, str]:
 
 
 def heir_of_one(giver: str, owned_by: Mapping[str, int]) -> str | None:
-    """The broker that gets one of the giver's bundles; None: no broker does."""
+    """The broker to which the giver hands a bundle; None: it keeps all."""
     if giver not in owned_by:
         return None
     most = min(owned_by, key=lambda broker: (-owned_by[broker], broker))
@@ -647,7 +662,7 @@ def _affinity(bundle: str, broker: str) -> bytes:
 
 
 class Lease:
-    """The lease of one broker on all that it owns."""
+    """Whether this broker surely still owns what it owns."""
 
     __slots__ = ("_asking", "_metadata", "_waiting")
 
@@ -657,13 +672,13 @@ class Lease:
         self._asking: asyncio.Task[None] | None = None
 
     def holds(self) -> bool:
-        """Whether everything that is owned is still owned, for certain."""
+        """Whether everything that was owned is surely still owned."""
         return asyncio.get_running_loop().time() < self._metadata.lease_until
 
     def when_held(self, waiter: object, callback: Callable[[], None]) -> None:
-        """Call back when it holds again; once per waiter, however often it asks.
+        """Call `callback` when the lease holds again; once for each waiter, however often it asks.
 
-        When the session is lost no callback is made: its topics are closed.
+        If the session is lost, the callback is not called: the waiter's topic is closed then.
         """
         self._waiting[waiter] = callback
         if self._asking is None:

@@ -1,7 +1,7 @@
 """How many partitions a partitioned topic has: a number in a node of its own.
 
-Edge: the metadata store. A write that was not answered is settled by reading: the number that we
-meant to write is then taken for ours.
+Edge: the metadata store. If a write gets no answer, it reads the node; a number equal to the
+one wanted then counts as written by us.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 
 WRITES_MAX: Final = 5
-"""Writes in a row, each because the one before had no answer, or met another write."""
+"""Attempts in a row, each because the one before had no answer, or met another write."""
 
 
 def partitioned_topics_path(namespace: NamespaceName) -> str:
-    """The node below which lies one for each partitioned topic of a namespace."""
+    """The node that has a child for each partitioned topic of a namespace."""
     names = (namespace.tenant, namespace.namespace, "persistent")
     return "/".join((PARTITIONED_TOPICS, *map(node_of_name, names)))
 
@@ -52,7 +52,7 @@ async def read_partition_count(metadata: MetadataStore, name: TopicName) -> int:
 
 
 async def create_partition_count(metadata: MetadataStore, name: TopicName, count: int) -> None:
-    """Make a topic a partitioned one. Raises `NodeExistsError` when it is one."""
+    """Make a partitioned topic. Raises `NodeExistsError` if it is one already."""
     path = partitioned_topic_path(name)
 
     async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
@@ -66,9 +66,11 @@ async def create_partition_count(metadata: MetadataStore, name: TopicName, count
 
 
 async def raise_partition_count(metadata: MetadataStore, name: TopicName, count: int) -> int:
-    """Give a partitioned topic more partitions. Returns how many it had; 0: it is none.
+    """Increase the number of partitions. Returns the number before;
 
-    Raises `CallerError` if it is not a rise: also when another write has raised it meanwhile.
+    0: the topic is not partitioned.
+
+    Raises `CallerError` if `count` is not larger, also because of another write meanwhile.
     """
     path = partitioned_topic_path(name)
     unanswered: int | None = None

@@ -1,7 +1,7 @@
-"""Namespace and topic policies: what is set above the broker's configuration.
+"""Namespace and topic policies: values that override the broker's configuration.
 
-Edge. The most specific value wins (topic, then namespace, then broker), a stored ``False``
-included. Policies are JSON nodes; unknown keys in a node are kept, so that a later build's policies
+Edge. The most specific value wins (topic, then namespace, then broker), also a stored ``False``.
+Policies are JSON nodes; unknown keys in a node are kept, so that a later build's policies
 survive.
 """
 
@@ -55,7 +55,7 @@ _BACKOFF_FIELDS: Final = {
     "multiplier": "multiplier",
     "jitter": "jitter",
 }
-"""JSON's names -> ours."""
+"""Field names in JSON, and ours."""
 
 _DEFAULT: Final = MultiplierRedeliveryBackoff()
 
@@ -76,19 +76,19 @@ class RedeliveryBackoffPolicy:
     """
 
     min_delay_ms: int = _DEFAULT.min_delay_ms
-    """The first time."""
+    """Delay before the first redelivery."""
 
     max_delay_ms: int = _DEFAULT.max_delay_ms
-    """At most, however often."""
+    """Longest delay, however often an entry is redelivered."""
 
     multiplier: float = _DEFAULT.multiplier
-    """From one time to the next; above 1."""
+    """Factor from one delay to the next; above 1."""
 
     jitter: float = _DEFAULT.jitter
-    """Share of a delay, 0 to 1, that chance may take off it."""
+    """Largest share of a delay, 0 to 1, that is taken off at random."""
 
     def __post_init__(self) -> None:
-        """Raises `CallerError` naming the field that cannot be."""
+        """Raises `CallerError` naming the field that has a wrong type or value."""
         _check_delay("minDelayMs", self.min_delay_ms, 0)
         _check_delay("maxDelayMs", self.max_delay_ms, self.min_delay_ms)
         if not 1 < _number("multiplier", self.multiplier) <= MULTIPLIER_MAX:
@@ -101,7 +101,7 @@ class RedeliveryBackoffPolicy:
 
     @classmethod
     def from_json(cls, value: object) -> RedeliveryBackoffPolicy:
-        """Of the policy's JSON. Raises `CallerError` naming what is wrong with it."""
+        """Read the policy from its JSON. Raises `CallerError` naming what is wrong with it."""
         if not isinstance(value, dict):
             raise CallerError(f"redeliveryBackoff must be an object, not {value!r:.80}")
         unknown = sorted(map(str, value.keys() - _BACKOFF_FIELDS.keys()))
@@ -112,7 +112,7 @@ class RedeliveryBackoffPolicy:
         return cls(**{_BACKOFF_FIELDS[name]: field for name, field in value.items()})
 
     def to_json(self) -> dict[str, int | float]:
-        """As JSON, with the defaults of absent fields."""
+        """The policy as JSON with all fields."""
         return {name: getattr(self, field) for name, field in _BACKOFF_FIELDS.items()}
 
 
@@ -141,23 +141,23 @@ REDELIVERY_BACKOFF: Final = "redeliveryBackoff"
 
 
 class JsonPolicy(Protocol):
-    """A policy that is an object."""
+    """A policy whose value is a JSON object."""
 
     def to_json(self) -> Mapping[str, Any]:
-        """As JSON, with the defaults of absent fields."""
+        """The policy as JSON with all fields."""
 
 
 class PolicyForm(NamedTuple):
-    """What the value of a policy may be."""
+    """The type and the checks of a policy's value."""
 
     type: type
     read: Callable[[object], JsonPolicy] | None = None
-    """Of one that is an object: reads its JSON. Raises `CallerError` naming what is wrong with it."""
+    """For an object: reads its JSON. Raises `CallerError` naming what is wrong with it."""
     check: Callable[[Any], object] | None = None
     """Raises `CallerError` naming what is wrong with the value."""
 
     def complete(self, value: object) -> dict[str, Any]:
-        """The object's JSON with every field. Raises `CallerError`."""
+        """An object's JSON with every field. Raises `CallerError`."""
         assert self.read is not None
         return dict(self.read(value).to_json())
 
@@ -173,13 +173,13 @@ POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
     SUBSCRIPTION_AUTH_MODE: PolicyForm(str, check=mode_in),
     ADMIN_ROLES: PolicyForm(list, check=roles_in),
 }
-"""Every policy that is stored, by its key; the admins of a tenant, too."""
+"""The form of every stored policy, by its key; including a tenant's admin roles."""
 
 
 class PolicyStore:
-    """Policies by path, read once and kept; every change goes through here.
+    """Caches the policies of each path, and makes all changes.
 
-    With `follow`, what another broker changes is taken over, too.
+    After `follow` it also takes over what another broker changes.
     """
 
     def __init__(self, metadata: MetadataStore) -> None:
@@ -202,7 +202,7 @@ class PolicyStore:
         return self._known[path]
 
     def is_known(self, path: str) -> bool:
-        """Whether what is stored at `path` was read, and is kept up to date."""
+        """Whether the policies at `path` are cached."""
         return path in self._known
 
     async def follow(self) -> None:
@@ -228,17 +228,20 @@ class PolicyStore:
             self._notify()
 
     def known(self, path: str) -> Mapping[str, Any]:
-        """What `load` found at `path`, without I/O."""
+        """The cached policies at `path`; empty if there are none or they were not loaded."""
         return self._known.get(path, {})
 
     async def change(self, path: str, changes: Mapping[str, object]) -> None:
-        """Set policies, or remove them with None; all of them or none."""
+        """Set policies, or remove them with None: all changes or none. Raises `CallerError`."""
         await self.amend(path, lambda _: changes)
 
     async def amend(
         self, path: str, changes_of: Callable[[Mapping[str, Any]], Mapping[str, object]]
     ) -> None:
-        """The same with changes that depend on what is stored; they may be asked for twice."""
+        """As `change`, with changes that depend on the stored policies.
+
+        `changes_of` may be called more than once.
+        """
         policies: dict[str, Any] = {}
 
         def lay_over(value: bytes | None) -> bytes:
@@ -252,19 +255,19 @@ class PolicyStore:
         self._notify()
 
     async def create(self, path: str, policies: Mapping[str, object]) -> None:
-        """Make a set of policies, perhaps an empty one. Raises `NodeExistsError`."""
+        """Store a new set of policies, which may be empty. Raises `NodeExistsError`."""
         value = _changed({}, policies)
         await self._metadata.create(path, json.dumps(value).encode())
         self._known[path] = value
         self._notify()
 
     async def remove(self, path: str) -> None:
-        """Remove the set of policies with its node. Raises `NoSuchNodeError`."""
+        """Delete the policies at `path` with their node. Raises `NoSuchNodeError`."""
         await self._metadata.delete(path)
         self.removed(path)
 
     def removed(self, path: str) -> None:
-        """The set of policies was removed with its node."""
+        """Note that the policies at `path` were removed with their node."""
         self._known[path] = {}
         self._notify()
 
@@ -294,17 +297,17 @@ def _check(key: str, value: object) -> None:
 
 
 def namespace_policy_path(namespace: NamespaceName) -> str:
-    """Node of a namespace's policies."""
+    """Path of the node with a namespace's policies."""
     return namespace_policies_path(namespace.tenant, namespace.namespace)
 
 
 def topic_policy_path(topic: TopicName) -> str:
-    """Node of a topic's policies; all partitions of a topic share one."""
+    """Path of the node with a topic's policies; all its partitions share it."""
     return topic_policies_path(topic.tenant, topic.namespace, topic.partitioned.local_name)
 
 
 class EffectivePolicies:
-    """What holds for one topic: its own value, else its namespace's, else the broker's."""
+    """The values in effect for one topic: its own, else its namespace's, else the broker's."""
 
     def __init__(self, store: PolicyStore, topic: TopicName) -> None:
         self._store = store
@@ -314,7 +317,7 @@ class EffectivePolicies:
         await asyncio.gather(*map(self._store.load, self._paths))
 
     def value(self, key: str, broker_value: Any) -> Any:  # noqa: ANN401 - typed by POLICY_FORMS
-        """The value of the most specific level that has one."""
+        """The value at the most specific level that has one."""
         for path in self._paths:
             policies = self._store.known(path)
             if key in policies:
@@ -322,7 +325,7 @@ class EffectivePolicies:
         return broker_value
 
     def delayed_delivery(self, settings: DelayedSettings) -> DelayedDeliveryPolicy:
-        """Delayed delivery as it holds for the topic."""
+        """The delayed delivery policy in effect."""
         return DelayedDeliveryPolicy.effective(
             (
                 DelayedDeliveryPolicy.from_json(policies[DELAYED_DELIVERY])
@@ -334,7 +337,7 @@ class EffectivePolicies:
         )
 
     def redelivery_backoff(self) -> RedeliveryBackoffPolicy | None:
-        """How long negatively acked entries are held; None: not at all."""
+        """How long negatively acked entries are held; None: they are redelivered at once."""
         value = self.value(REDELIVERY_BACKOFF, None)
         return None if value is None else RedeliveryBackoffPolicy.from_json(value)
 
@@ -349,7 +352,7 @@ class EffectivePolicies:
 
 
 def _decode(path: str, value: bytes) -> dict[str, Any]:
-    if not value:  # the node of a tenant that was made for the sake of a namespace below it
+    if not value:  # a tenant's node may be empty if it was made only to hold a namespace
         return {}
     try:
         policies = json.loads(value)

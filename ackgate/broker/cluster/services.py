@@ -17,11 +17,11 @@ class BrokerServices(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """As they are now: replaced as a whole when a dynamic key changes."""
+        """The current settings: replaced as a whole when a dynamic key changes."""
 
     @property
     def clock_ms(self) -> Callable[[], int]:
-        """Milliseconds since 1970."""
+        """The broker's clock, in ms since 1970."""
 
     @property
     def ledger_client(self) -> LedgerClient:
@@ -29,7 +29,7 @@ class BrokerServices(Protocol):
 
     @property
     def ledger_options(self) -> LedgerOptions:
-        """What ledgers are made with."""
+        """Options for the ledgers that are made."""
 
     @property
     def metadata(self) -> MetadataStore: ...

@@ -43,82 +43,83 @@ POSITIONS_MAX: Final = 2_000
 """Positions of one call; each entry's metadata is read."""
 
 AT_ONCE_MAX: Final = 100
-"""Positions that are judged or acked before others get their turn."""
+"""Positions that are checked or acked before other tasks get their turn."""
 
 RANGES_MAX: Final = 1_000_000
 """Ranges of cancelled messages that a topic keeps. Some two bytes each when they are scattered."""
 
 
 class CancelOutcome(enum.Enum):
-    """What became of a cancel."""
+    """The result of a cancel."""
 
     CANCELLED = "cancelled"
     ALREADY_CANCELLED = "alreadyCancelled"
     NOT_DELAYED = "notDelayed"
-    """It was published without a delivery time."""
+    """The message has no delivery time."""
     DUE = "due"
-    """Its time has come."""
+    """The message's delivery time has come."""
     DELIVERED = "delivered"
-    """A consumer has it (every subscription's, or acked it: of the message as a whole)."""
+    """A consumer has it. For the message as a whole: each subscription's consumer has it or acked
+    it."""
     ACKED = "acked"
-    """Of a subscription: it is done with it."""
+    """The subscription has acked the message."""
     UNKNOWN_POSITION = "unknownPosition"
-    """There is no such entry, or no more."""
+    """There is no such entry, or it was trimmed."""
 
 
 _HOLDING: Final = frozenset({CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED})
 
 
 class SubscriptionOutcome(NamedTuple):
-    """What a cancel meant for one subscription."""
+    """The result of a cancel for one subscription."""
 
     outcome: CancelOutcome
     consumer: str | None = None
-    """Who has it."""
+    """The consumer that has the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionOutcome:
-    """What became of the cancel of one message."""
+    """The result of a cancel for one message."""
 
     position: Position
     outcome: CancelOutcome
     deliver_at: int | None = None
     """Its delivery time, ms since 1970. None: not looked up, or it has none."""
     subscriptions: Mapping[str, SubscriptionOutcome] = field(default_factory=dict)
-    """Where it is or was delayed; for each what the cancel met there."""
+    """By name, the subscriptions where it is or was delayed, and the result for each."""
 
 
 class CancellingSubscription(Protocol):
-    """A subscription in which messages are cancelled."""
+    """What cancelling needs of a subscription."""
 
     @property
     def cursor(self) -> ManagedCursor: ...
 
     def holder_name(self, position: Position) -> str | None:
-        """The consumer that has an entry and has not acked it; None: none."""
+        """The consumer that has an entry and has not acked it, or None."""
 
     def ack_elsewhere(self, positions: Sequence[Position]) -> int:
-        """Ack whole entries without a consumer."""
+        """Ack whole entries on nobody's behalf. Returns how many were not acked before."""
 
 
 class CancellingTopic(HiddenCursorTopic, Protocol):
-    """The topic of the cancelled messages."""
+    """What cancelling needs of a topic."""
 
     @property
     def subscriptions(self) -> Mapping[str, CancellingSubscription]:
-        """Those that are loaded, by name."""
+        """The loaded subscriptions, by name."""
 
 
 class CancelledMessages:
-    """The cancelled messages of one topic."""
+    """The cancelled messages of one topic, which the acks of a hidden cursor record."""
 
     def __init__(
         self,
         topic: CancellingTopic,
         open_store: Callable[[Position | None], Awaitable[CursorStore]],
     ) -> None:
-        """`open_store`: opens the hidden cursor, or makes it at a position."""
+        """`open_store`: opens the hidden cursor, or creates it with this mark-delete."""
         self._topic = topic
         self._hidden = HiddenCursor(topic, open_store)
         self._opening: asyncio.Task[CursorStore] | None = None
@@ -127,7 +128,7 @@ class CancelledMessages:
 
     @property
     def count(self) -> int:
-        """How many of the topic's messages are cancelled."""
+        """How many messages of the topic are cancelled."""
         if self._store is None:
             return 0
         cursor, ledgers = self._store.cursor, self._topic.ledger.ledgers
@@ -139,7 +140,7 @@ class CancelledMessages:
         return self._store is not None and self._store.cursor.is_acked(position)
 
     def by_ledger(self, first_ledger_id: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        """All of them from this ledger on: ledger and entry ids."""
+        """The cancelled messages from this ledger on: ledger id and entry ids."""
         if self._store is None:
             return
         ledgers, snapshot = self._topic.ledger.ledgers, self._store.cursor.snapshot()
@@ -156,11 +157,13 @@ class CancelledMessages:
     # -- cancelling -----------------------------------------------------------------------------
 
     async def cancel(self, positions: Sequence[Position]) -> list[PositionOutcome]:
-        """Cancel these, each for itself. A message that cannot be cancelled is reported, and unchanged.
+        """Cancel messages, each on its own.
 
-        Returns, in the order given, when what is cancelled is durable. Raises `CallerError` (too
-        many), what reading raises (nothing has changed then), `PersistenceFailedError` or what
-        storage raises (not known to be durable: cancel again).
+        Reports one that cannot be cancelled, and leaves it as it is.
+
+        Returns the outcomes, in the order given, when what is cancelled is durable. Raises
+        `CallerError` (too many), what reading raises (nothing has changed then),
+        `PersistenceFailedError` or what storage raises (not known to be durable: cancel again).
         """
         if len(positions) > POSITIONS_MAX:
             raise CallerError(f"{len(positions)} positions, at most {POSITIONS_MAX} are cancelled")
@@ -188,7 +191,7 @@ class CancelledMessages:
         times: Mapping[Position, int],
         judged: dict[Position, PositionOutcome],
     ) -> None:
-        """Nothing else runs between the two."""
+        """Decide what can be cancelled, and ack that. Awaits nothing between the two."""
         self._check_open()
         for position in positions:
             judged[position] = self._judge(position, times)
@@ -200,7 +203,7 @@ class CancelledMessages:
             store.notify()
 
     async def _deliver_times(self, positions: Sequence[Position]) -> dict[Position, int]:
-        """Delivery times of those that exist and are not cancelled; 0: none."""
+        """Delivery times of the messages that exist and are not cancelled; 0 if it has none."""
         ledger = self._topic.ledger
         times = {}
         for position in sorted(set(positions)):
@@ -228,7 +231,7 @@ class CancelledMessages:
         return PositionOutcome(position, outcome, deliver_at, found)
 
     def _check_room(self, more: int) -> None:
-        """Raises `NotAllowedError`: what is cancelled would not be kept."""
+        """Raise `NotAllowedError` if so many more could not all be kept."""
         store = self._store
         assert store is not None
         ranges = store.cursor.range_count
@@ -243,7 +246,7 @@ class CancelledMessages:
         assert store is not None
         version = store.cursor.version
         try:
-            await store.flush()  # after failures the next attempt of its own may be far off
+            await store.flush()  # after failures, the cursor's own next attempt may be far off
         except CursorClosedError:
             self._check_open()
             raise
@@ -265,7 +268,7 @@ class CancelledMessages:
                     outcomes[position][name] = _whereabouts(
                         subscription, position, CancelOutcome.CANCELLED
                     )
-                # One that is being closed finds them in the hidden cursor when it is opened again.
+                # A subscription that is closing acks them when it is opened again.
                 with contextlib.suppress(CursorClosedError):
                     subscription.ack_elsewhere(group)
                 await asyncio.sleep(0)
@@ -282,11 +285,11 @@ class CancelledMessages:
         return self._hidden.store
 
     async def load(self) -> None:
-        """Open the hidden cursor, which exists."""
+        """Open the hidden cursor, which must exist."""
         await self._hidden.open(create=False)
 
     async def _opened(self) -> None:
-        """Make the hidden cursor if there is none. Several may ask at a time."""
+        """Create the hidden cursor if there is none. Several callers wait for one creation."""
         if self._store is not None:
             return
         self._check_open()
@@ -314,24 +317,24 @@ class CancelledMessages:
         self._hidden.configure(settings_of_cancelled(settings))
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """A message ledger is gone, and what was cancelled in it."""
+        """Forget what was cancelled in a message ledger that was deleted."""
         self._hidden.ledger_trimmed(ledger_id)
 
     async def close(self) -> None:
-        """Persist what is dirty and let go."""
+        """Persist what is dirty, and close the hidden cursor."""
         await self._hidden.close()
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more."""
+        """Stop at once, and write no more."""
         self._hidden.abandon(error)
 
     async def delete(self) -> None:
-        """Delete it, with what is stored."""
+        """Delete the hidden cursor and what it stored."""
         await self._hidden.delete()
 
 
 def settings_of_cancelled(settings: PersistenceSettings) -> PersistenceSettings:
-    """The hidden cursor keeps more ranges than a subscription's: none of them may be dropped."""
+    """Settings of the hidden cursor, which keeps more ranges: it must drop none of them."""
     return settings.model_copy(
         update={
             "managed_ledger_max_unacked_ranges_to_persist": RANGES_MAX,
@@ -343,7 +346,7 @@ def settings_of_cancelled(settings: PersistenceSettings) -> PersistenceSettings:
 def _whereabouts(
     subscription: CancellingSubscription, position: Position, still_there: CancelOutcome
 ) -> SubscriptionOutcome:
-    """Where an unexpired entry is, as far as this subscription goes."""
+    """Where an entry is in this subscription; `still_there` if it was not delivered."""
     if subscription.cursor.is_acked(position):
         return SubscriptionOutcome(CancelOutcome.ACKED)
     holder = subscription.holder_name(position)

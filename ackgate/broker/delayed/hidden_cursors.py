@@ -1,6 +1,6 @@
-"""The cursors that a topic keeps for itself: no subscriptions, and users see none of them.
+"""The cursors that a topic keeps for itself. They are no subscriptions, and users never see them.
 
-Edge: a hidden cursor's life is its topic's. Their names are persistence's (`hidden_cursors` there).
+Edge: a hidden cursor lives as long as its topic. Their names: `persistence.hidden_cursors`.
 """
 
 from __future__ import annotations
@@ -38,29 +38,31 @@ class HiddenCursorTopic(Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it is on its way out."""
+        """Whether the topic is being closed."""
 
     def on_fenced(self, error: AckGateError) -> None:
-        """Another broker owns the topic now: let go of it."""
+        """Another broker owns the topic now: close it here."""
 
 
 class HiddenCursor:
-    """A hidden cursor that there may be or not; without one all that may be done to it is nothing."""
+    """A hidden cursor that may not exist. Without one, every call does nothing."""
 
     def __init__(
         self,
         topic: HiddenCursorTopic,
         open_store: Callable[[Position | None], Awaitable[CursorStore]],
     ) -> None:
-        """`open_store`: opens the cursor, or makes it at a position."""
+        """`open_store`: opens the cursor, or creates it with this mark-delete."""
         self.store: CursorStore | None = None
         self._topic = topic
         self._open_store = open_store
 
     async def open(self, *, create: bool) -> CursorStore:
-        """Open it, or make it where the topic begins. Raises as `CursorStore.open`.
+        """Open the cursor, or create it at the topic's first position.
 
-        Raises `OwnershipError` if the topic was closed meanwhile, without it.
+        Raises as `CursorStore.open`.
+
+        Raises `OwnershipError` if the topic was closed meanwhile; the cursor is not open then.
         """
         create_at = self._topic.ledger.ledgers.first_position if create else None
         store = await self._open_store(create_at)
@@ -82,22 +84,22 @@ class HiddenCursor:
             self.store.configure(settings)
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """A message ledger is gone, and what was acked in it."""
+        """Forget what was acked in a message ledger that was deleted."""
         if self.store is not None:
             self.store.cursor.ledger_trimmed(ledger_id)
             self.store.notify()
 
     async def close(self) -> None:
-        """Persist what is dirty and let go."""
+        """Persist what is dirty, and close the cursor."""
         if self.store is not None:
             await self.store.close()
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more."""
+        """Stop at once, and write no more."""
         if self.store is not None:
             self.store.abandon(error)
 
     async def delete(self) -> None:
-        """Delete it, with what is stored."""
+        """Delete the cursor and what it stored."""
         if self.store is not None:
             await self.store.delete()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class _Everything:
-    """What the index is to recover: all there is. Views leave out what is acked."""
+    """Makes the index recover every entry; the views leave out what is acked."""
 
     mark_delete: Final = EARLIEST
 
@@ -48,41 +48,41 @@ class _Everything:
 
 
 class SharedIndexMember(Protocol):
-    """A subscription that takes part."""
+    """What the shared index needs of a subscription."""
 
     @property
     def cursor(self) -> ManagedCursor: ...
 
     def ask_turn(self) -> None:
-        """There may be more due."""
+        """Look for due entries: there may be more."""
 
     def on_lost(self, entries: Mapping[int, BitMap]) -> None:
-        """Delayed entries were lost with a snapshot: read them again."""
+        """Read these delayed entries again: they were lost with a snapshot."""
 
 
 class SharedIndexTopic(HiddenCursorTopic, Protocol):
-    """The topic of a shared index."""
+    """What the shared index needs of its topic."""
 
     @property
     def services(self) -> TrackerServices: ...
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        """Delayed delivery as it holds here."""
+        """The delayed delivery policy in effect."""
 
 
 class SharedDelays:
-    """The shared index of one topic: there is none before a subscription joins."""
+    """The shared index of one topic. It is made when the first subscription joins."""
 
     def __init__(
         self,
         topic: SharedIndexTopic,
         open_store: Callable[[Position | None], Awaitable[CursorStore]],
     ) -> None:
-        """`open_store`: opens the hidden cursor, or makes it at a position."""
+        """`open_store`: opens the hidden cursor, or creates it with this mark-delete."""
         settings = topic.services.settings.delayed
         self.is_on = settings.delayed_delivery_shared_index_enabled
-        """Fixed for the life of the topic here."""
+        """Does not change while the topic is loaded here."""
         self._with_buckets = settings.delayed_delivery_tracker_factory_class_name == BUCKET_FACTORY
         self._topic = topic
         self._hidden = HiddenCursor(topic, open_store)
@@ -94,7 +94,7 @@ class SharedDelays:
     # -- life -----------------------------------------------------------------------------------
 
     async def load(self, *, exists: bool) -> None:
-        """Open the hidden cursor if there is anything to be kept in it. Before the subscriptions."""
+        """Open the hidden cursor if it is needed. Call it before subscriptions join."""
         if self.is_on and (self._with_buckets or exists):
             await self._hidden.open(create=not exists)
 
@@ -102,19 +102,19 @@ class SharedDelays:
         self._hidden.configure(settings)
 
     async def close(self) -> None:
-        """End what was begun, and close the hidden cursor."""
+        """Finish storage work, and close the hidden cursor."""
         if self._home is not None:
             await self._home.close()
         await self._hidden.close()
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more."""
+        """Stop at once, and write no more."""
         if self._home is not None:
             self._home.abandon()
         self._hidden.abandon(error)
 
     async def delete(self) -> None:
-        """Forget it all, with what is stored of it."""
+        """Delete the index, its snapshots and the hidden cursor."""
         if self._home is not None:
             await self._home.close(is_kept=False)
         await self._hidden.delete()
@@ -122,13 +122,13 @@ class SharedDelays:
             await self._home.delete()
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """A message ledger is gone."""
+        """Note that a message ledger was deleted."""
         self._hidden.ledger_trimmed(ledger_id)
 
     # -- subscriptions --------------------------------------------------------------------------
 
     def join(self, subscription: SharedIndexMember, settings: DelaySettings) -> SharedView:
-        """A subscription's view; the first one has the index made."""
+        """Add a subscription. Returns its view of the index, which the first one makes."""
         if self._index is None:
             self._index = self._make(settings)
         cursor = subscription.cursor
@@ -136,7 +136,7 @@ class SharedDelays:
         return self._index.join(cursor.mark_delete, cursor.acked_entries)
 
     def leave(self, subscription: SharedIndexMember, view: SharedView) -> None:
-        """A subscription was deleted: drop its view."""
+        """Drop the view of a subscription that was deleted."""
         if self._index is not None and subscription in self._members:
             self._members.remove(subscription)
             self._index.leave(view)
@@ -156,7 +156,10 @@ class SharedDelays:
         return SharedIndex(self._home.make(settings), settings)
 
     def published(self, entries: Sequence[Entry]) -> None:
-        """Entries are durable: what is delayed of them is left out of reading from now on."""
+        """Add those that are delayed of the entries that became durable.
+
+        Reads leave them out then.
+        """
         index = self._index
         if index is None or not index.views or not self._topic.delayed_delivery.is_active:
             return
@@ -170,12 +173,12 @@ class SharedDelays:
     # -- storage --------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Do what is due of the index's own work. Cheap."""
+        """Do the index's own work that is due. Cheap."""
         if self._home is not None:
             self._home.pump()
 
     async def until_cleared(self) -> None:
-        """After all views were cleared: see `TrackerHome.until_cleared`."""
+        """Call `TrackerHome.until_cleared` of the shared index, after all views were cleared."""
         if self._home is not None:
             await self._home.until_cleared()
 
@@ -201,18 +204,18 @@ class SharedDelays:
         return DelayStatus() if self._home is None else self._home.status
 
     def statistics(self) -> BucketStatistics | None:
-        """Of the buckets, if there are some."""
+        """Statistics of the buckets; None if the index keeps none."""
         return None if self._home is None else self._home.statistics()
 
 
 class SharedTracking:
-    """In place of a subscription's `TrackerHome`, where its topic has a shared index.
+    """Takes the place of a subscription's `TrackerHome` if its topic has a shared index.
 
-    ``own``: what an earlier setting stored for this subscription alone.
+    ``own``: the tracker home for what an earlier setting stored for this subscription alone.
     """
 
     remembers: Final = True
-    """The view is made at once: others may have delayed entries already."""
+    """Make the view at once: other subscriptions may have added delayed entries already."""
 
     def __init__(
         self, subscription: SharedIndexMember, shared: SharedDelays, own: TrackerHome
@@ -236,7 +239,7 @@ class SharedTracking:
         self._shared.pump()
 
     async def until_cleared(self) -> None:
-        """See `TrackerHome.until_cleared`: what is shared stays."""
+        """Wait for the subscription's own snapshots to be deleted; the shared ones stay."""
         await self._own.until_cleared()
 
     async def close(self, *, is_kept: bool = True) -> None:
@@ -246,11 +249,11 @@ class SharedTracking:
         self._own.abandon()
 
     async def delete(self) -> None:
-        """The subscription is gone, and its view with it."""
+        """Drop the view of the deleted subscription, and delete its own snapshots."""
         if self._view is not None:
             self._shared.leave(self._subscription, self._view)
         await self._own.delete()
 
     def statistics(self) -> BucketStatistics | None:
-        """Of the buckets that are shared."""
+        """Statistics of the shared buckets; None before the view is made."""
         return self._shared.statistics() if self._view is not None else None

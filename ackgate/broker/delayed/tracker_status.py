@@ -7,25 +7,28 @@ from dataclasses import dataclass
 
 
 class TrackerStep(enum.Enum):
-    """From the best down. A tracker that fails goes one step down, and says so."""
+    """Kinds of tracker, the best one first.
+
+    A tracker that fails goes one step down, and reports it.
+    """
 
     BUCKETS = "buckets"
     """Sealed buckets in ledgers, PIP-195."""
     TIME_BUCKETS = "time buckets"
-    """In memory; after a restart they are read again from the topic."""
+    """Buckets in memory; after a restart the entries are read again from the topic."""
     OFF = "off"
-    """Delivered at once."""
+    """No tracker: messages are delivered at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayStatus:
-    """How a subscription's delayed entries are tracked."""
+    """Which tracker a subscription has, and why not a better one."""
 
     step: TrackerStep = TrackerStep.OFF
-    """OFF also until the first delayed message."""
+    """The tracker in use. OFF also until the first delayed message."""
     wanted: TrackerStep = TrackerStep.OFF
-    """What the settings ask for."""
+    """The tracker that the settings ask for."""
     why: str = ""
     """Why `step` is not `wanted`; empty when it is."""
     since_ms: int = 0
-    """Since when it is as it is."""
+    """When the tracker last changed, in ms since 1970."""

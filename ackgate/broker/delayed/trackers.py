@@ -1,4 +1,4 @@
-"""Which tracker of delayed entries a subscription gets, and that tracker's life.
+"""Makes the tracker of delayed entries that a subscription needs, and runs it with its storage.
 
 Edge: where a tracker meets storage. ::
 
@@ -6,8 +6,8 @@ Edge: where a tracker meets storage. ::
     settings: buckets --- registry can be read -------> buckets; recovery goes on in the background
                     `--- it cannot -------------------> time buckets, and the reason in log and stats
 
-A bucket tracker whose storage fails stays what it is: what cannot be stored stays in memory, and its
-statistics say so. The registry is the cursor's node, which was read when the cursor was opened.
+A bucket tracker whose storage fails stays what it is: what cannot be stored stays in memory, and
+its statistics say so. The registry is the cursor's node, which was read when the cursor was opened.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ CLEAR_SECONDS_MAX: Final = 30.0
 """How long clearing waits for the last snapshot to be deleted."""
 
 SEAL_MS_MAX: Final = 5_000
-"""How long closing describes what it stores."""
+"""How long closing may take to build the snapshots that it stores."""
 
 
 class Deadlines(Protocol):
     """Calls back at a deadline: in a broker, `Waits`."""
 
     def wake_in(self, delay_ms: int, wake: Callable[[], None]) -> Timer:
-        """Call `wake` in so many milliseconds, not sooner."""
+        """Call `wake` after `delay_ms`, not sooner."""
 
     def cancel(self, timer: Timer) -> None:
-        """Do not call it, if it was not called yet."""
+        """Drop a call that was not made yet."""
 
 
 class TrackerServices(BrokerServices, Protocol):
@@ -66,28 +66,28 @@ class TrackerServices(BrokerServices, Protocol):
 
     @property
     def delayed_lanes(self) -> StorageLanes:
-        """Bounds the storage work of all trackers."""
+        """Limits the storage work of all trackers together."""
 
     @property
     def waits(self) -> Deadlines:
-        """When there is work to be done."""
+        """Calls a tracker back when it has work to do."""
 
 
 class AckedEntries(Protocol):
-    """What a recovered index leaves out; a cursor's."""
+    """The acked entries, which a recovered index leaves out."""
 
     @property
     def mark_delete(self) -> Position:
-        """Nothing up to here is wanted."""
+        """Every entry up to here is acked."""
 
     def acked_entries(self, ledger_id: int) -> BitMap | None:
-        """Nor are these of a ledger."""
+        """Further acked entries of a ledger."""
 
 
 class TrackerHome:
     """One cursor's tracker, with its storage if it has one.
 
-    Call `pump` after each call of the tracker, `close`, `abandon` or `delete` at the end.
+    Call `pump` after each call of the tracker, and `close`, `abandon` or `delete` at the end.
     """
 
     def __init__(
@@ -100,7 +100,10 @@ class TrackerHome:
         on_change: Callable[[], None],
         on_lost: Callable[[Mapping[int, BitMap]], None],
     ) -> None:
-        """`on_change`: more may be due than before. `on_lost`: read these, and offer them again."""
+        """`on_change`: called when more may be due.
+
+        `on_lost`: gets entries to read and add again.
+        """
         self.status = DelayStatus()
         self._services = services
         self._path = path
@@ -114,21 +117,21 @@ class TrackerHome:
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._answered: asyncio.Event | None = None
-        """Made for who waits for the tracker's next outcome."""
+        """Made by a caller that waits for the tracker's next storage outcome."""
         self._is_over = False
 
     # ------------------------------------------------------------------------- life
 
     @property
     def remembers(self) -> bool:
-        """Whether snapshots of an earlier owner are registered: make the tracker at once."""
+        """Whether an earlier owner registered snapshots. Then make the tracker at once."""
         store = self._store
         return store is not None and any(
             key.startswith(BUCKET_PREFIX) for key in store.internal_properties
         )
 
     def make(self, delays: DelaySettings) -> DelayedTracker:
-        """The tracker that the settings ask for, or the next best."""
+        """Make the tracker that the settings ask for, or the next best."""
         settings = self._services.settings.delayed
         if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
             self._report(TrackerStep.TIME_BUCKETS)
@@ -172,12 +175,12 @@ class TrackerHome:
         return tracker
 
     def clean(self) -> None:
-        """Begin to delete what another setting stored, where no tracker uses it."""
+        """Start deleting snapshots that an earlier setting left, if no tracker uses them."""
         if self.remembers and (self._cleaning is None or self._cleaning.done()):
             self._cleaning = asyncio.get_running_loop().create_task(self._clean())
 
     def pump(self) -> None:
-        """Do the tracker's own work that is due, and begin what it asks for. Cheap."""
+        """Do the tracker's own work that is due, and start the storage work it asks for. Cheap."""
         tracker, storage = self._tracker, self._storage
         if tracker is None or storage is None:
             return
@@ -192,10 +195,10 @@ class TrackerHome:
         self._look_again()
 
     async def until_cleared(self) -> None:
-        """After the tracker was cleared: return when nothing of it is stored any more.
+        """Wait until a tracker that was cleared has nothing stored any more.
 
-        Also where it is another kind of tracker, and buckets are left over. Raises
-        `PersistenceFailedError`: not all of it could be deleted in time, and is deleted later.
+        Also deletes buckets that an earlier setting left. Raises `PersistenceFailedError` if not
+        all could be deleted in time; they are deleted later.
         """
         self.pump()
         try:
@@ -216,14 +219,14 @@ class TrackerHome:
                 raise PersistenceFailedError(f"{self._path}: snapshots are still registered")
 
     def _on_answer(self) -> None:
-        """The tracker got an outcome."""
+        """Handle an outcome that the storage gave the tracker."""
         if self._answered is not None:
             self._answered.set()
         self.pump()
         self._on_change()
 
     def _look_again(self) -> None:
-        """Rounds of a dispatcher come by only while there are consumers."""
+        """Set a timer for the tracker's next work: dispatch rounds come only with consumers."""
         work_ms = None if self._tracker is None or self._is_over else self._tracker.next_work_ms
         if work_ms == self._timer_ms:
             return
@@ -243,7 +246,7 @@ class TrackerHome:
         self.pump()
 
     async def close(self, *, is_kept: bool = True) -> None:
-        """Store what is worth it, if it `is_kept`, and end what was begun, within some seconds."""
+        """Store what is in memory, if `is_kept`, and finish storage work, within some seconds."""
         if self._tracker is not None and is_kept and not self._is_over:
             await self._store_what_is_in_memory(self._tracker)
         self._end()
@@ -253,14 +256,17 @@ class TrackerHome:
             await self._storage.close()
 
     async def _store_what_is_in_memory(self, tracker: BucketTracker) -> None:
-        """Have a snapshot of it begun, which takes the tracker some turns; it ends with `close`."""
+        """Have the tracker build snapshots of what is in memory.
+
+        Closing the storage finishes them.
+        """
         clock_ms = self._services.clock_ms
         until_ms = clock_ms() + SEAL_MS_MAX
         tracker.seal(clock_ms())
         self.pump()
         while clock_ms() < until_ms:
             work_ms = tracker.next_work_ms
-            if work_ms is None or work_ms > clock_ms() + 1:  # the next piece comes at once
+            if work_ms is None or work_ms > clock_ms() + 1:  # the next piece is ready at once
                 break
             await asyncio.sleep(0.001)
             self.pump()
@@ -274,10 +280,7 @@ class TrackerHome:
             self._storage.abandon()
 
     async def delete(self) -> None:
-        """Delete all snapshots, whether they were ever looked at or not: the cursor's node is gone.
-
-        After `close`.
-        """
+        """Delete all snapshots, read or not: the cursor's node is gone. Call it after `close`."""
         if self._storage is not None:
             await self._storage.delete_all()
         elif self._store is not None:
@@ -291,7 +294,7 @@ class TrackerHome:
     # ------------------------------------------------------------------- the rest
 
     def statistics(self) -> BucketStatistics | None:
-        """Of a bucket tracker; None without one."""
+        """Statistics of a bucket tracker; None without one."""
         return None if self._tracker is None else self._tracker.statistics()
 
     def _snapshots(self) -> BucketSnapshots:
@@ -299,7 +302,7 @@ class TrackerHome:
         return BucketSnapshots(services.ledger_client, self._path, services.settings.persistence)
 
     async def _clean(self) -> None:
-        """Snapshots of an earlier setting are of no more use: out of the registry, and deleted."""
+        """Remove the snapshots of an earlier setting from the registry, and delete them."""
         store = self._store
         assert store is not None
         ids = snapshot_ids(store.internal_properties)

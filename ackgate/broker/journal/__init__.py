@@ -1,4 +1,4 @@
-"""The delivery journal of a topic: one tuple per event on the hot path, columns and blocks in a task."""
+"""The delivery journal of a topic: the hot path makes tuples, a task makes blocks of them."""
 
 from ackgate.broker.journal.journaling import SubscriptionRecorder, TopicJournaling
 from ackgate.broker.journal.topic_journal import (

@@ -1,6 +1,6 @@
-"""The delivery journal of one topic as the topic holds it: off, or on from its opening to its end.
+"""The delivery journal of one topic: off, or on from the topic's opening to its end.
 
-Edge: makes the writer and what it writes to. The topic's node says which owner's epoch it is; the
+Edge: makes the writer and what it writes to. The topic's node gives the owner's epoch; the
 journal's own node lies in a tree of its own.
 """
 
@@ -48,11 +48,11 @@ class JournalServices(BrokerServices, Protocol):
 
     @property
     def journal_pace(self) -> JournalPace:
-        """Bounds the time that all journals take."""
+        """Limits the time that all journals take together."""
 
     @property
     def clock_us(self) -> Callable[[], int]:
-        """The broker's clock: microseconds since 1970."""
+        """The broker's clock, in microseconds since 1970."""
 
 
 class JournaledTopic(Protocol):
@@ -75,27 +75,27 @@ class JournaledTopic(Protocol):
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        """Delayed delivery as it holds here."""
+        """The delayed delivery policy in effect."""
 
     @property
     def pauses_on_ack_state(self) -> bool:
-        """Whether its gates may shut."""
+        """Whether the gates of its subscriptions may shut."""
 
 
 class JournaledConsumer(Protocol):
-    """A consumer, as its events name it."""
+    """What a consumer's events need to know of it."""
 
     @property
     def label(self) -> str:
-        """Unique among the consumers of a subscription."""
+        """Its name in the journal, unique within the subscription."""
 
     @property
     def type(self) -> SubscriptionType:
-        """The type that it subscribed with."""
+        """The subscription type that it asked for."""
 
 
 class TopicJournaling:
-    """Whether a topic has a journal, and its life."""
+    """Decides whether a topic has a journal, and runs it."""
 
     def __init__(self, topic: JournaledTopic) -> None:
         self._topic = topic
@@ -109,7 +109,10 @@ class TopicJournaling:
         return delivery_journal_path(name.tenant, name.namespace, name.local_name)
 
     def begin(self) -> TopicJournal | None:
-        """The topic's ledgers are open: where notes go from now on; None: the journal is off."""
+        """Start once the topic's ledgers are open.
+
+        Returns the journal to note in, or None if it is off.
+        """
         topic = self._topic
         services = topic.services
         if not services.settings.journal.delivery_journal_enabled:
@@ -141,7 +144,7 @@ class TopicJournaling:
         )
 
     def configure(self) -> None:
-        """Settings or policies have changed: perhaps not those of this topic."""
+        """Apply changed settings, and note those that differ for this topic."""
         writer = self._writer
         if writer is None:
             return
@@ -152,16 +155,16 @@ class TopicJournaling:
             writer.notes.note_configured(configured(self._topic, before[0], self._settings))
 
     def statistics(self) -> JournalStatistics | None:
-        """Everything there is to say in numbers; None: it is off."""
+        """Statistics of the journal; None if it is off."""
         return None if self._writer is None else self._writer.statistics()
 
     async def trim(self) -> None:
-        """Delete what is too old or too much. Raises `StorageError`."""
+        """Delete what is older, or larger, than the settings allow. Raises `StorageError`."""
         if self._writer is not None:
             await self._writer.trim()
 
     async def close(self) -> None:
-        """Write what waits, within bounds, and let go."""
+        """Write waiting notes, within bounds, and close the journal."""
         if self._writer is not None:
             await self._writer.close()
 
@@ -171,7 +174,10 @@ class TopicJournaling:
             self._writer.abandon()
 
     async def remove(self) -> None:
-        """The topic is deleted: its journal goes, also one of a time before. Raises `StorageError`."""
+        """Delete the journal of a deleted topic, also one left from earlier.
+
+        Raises `StorageError`.
+        """
         if self._writer is not None:
             await self._writer.remove()
         elif await self._topic.services.metadata.get(self._path) is not None:
@@ -215,11 +221,11 @@ KEYS: Final = frozenset(
         *map(key_of, OF_PERSISTENCE),
     )
 )
-"""By their names in broker.conf."""
+"""Keys of the settings that the journal records."""
 
 
 def settings_of(topic: JournaledTopic) -> dict[str, str]:
-    """As they hold for the topic now, as texts of a broker.conf."""
+    """The recorded settings in effect for the topic, as texts of a broker.conf."""
     delayed = topic.delayed_delivery
     return {
         **{key: text for key, text in topic.services.settings.texts().items() if key in KEYS},
@@ -231,13 +237,13 @@ def settings_of(topic: JournaledTopic) -> dict[str, str]:
 
 
 def policies_of(topic: JournaledTopic) -> TopicPolicies:
-    """What holds for the topic and is no setting."""
+    """The policies in effect for the topic that have no setting."""
     backoff = topic.policies.redelivery_backoff()
     return TopicPolicies(None if backoff is None else backoff.to_json())
 
 
 def opened(topic: JournaledTopic, settings: Mapping[str, str]) -> Opened:
-    """The topic as it was opened."""
+    """The first event: settings, policies and message ledgers of the topic at its opening."""
     entry_counts = topic.ledger.ledgers.entry_counts
     return Opened(
         dict(settings),
@@ -254,7 +260,7 @@ def opened(topic: JournaledTopic, settings: Mapping[str, str]) -> Opened:
 def configured(
     topic: JournaledTopic, before: Mapping[str, str], after: Mapping[str, str]
 ) -> Configured:
-    """The settings that differ, and the policies."""
+    """An event with the settings that differ, and all policies."""
     changed = {key: text for key, text in after.items() if before.get(key) != text}
     return Configured(changed, policies_of(topic))
 
@@ -278,7 +284,7 @@ class SubscriptionRecorder:
         self._journal.note_subscribed(self._name, position, is_durable=is_durable)
 
     def recovered(self, report: RecoveryReport, state: CursorSnapshot) -> None:
-        """The subscription was opened, in this state."""
+        """Note that the subscription was opened in this state."""
         self._journal.note_recovered(self._name, report, state)
 
     def wrote(self, outcome: PersistOutcome) -> None:

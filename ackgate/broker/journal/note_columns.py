@@ -1,4 +1,4 @@
-"""Notes as the columns of a block: what belongs to one form of note is done together, as arrays.
+"""Turns notes into the columns of a block, one form of note at a time, as arrays.
 
 Pure. ::
 
@@ -68,7 +68,7 @@ _PACKING: Final = Packing(Compression.ZSTD)
 def columns_of_notes(
     notes: Sequence[Note], *, topic: str, owner_epoch: int, first_sequence: int
 ) -> EventColumns:
-    """The block of these notes, of which there is one at least."""
+    """Make a block of these notes; there must be at least one."""
     all_forms, event_counts, all_times = zip(*map(_HEAD, notes), strict=True)
     counts = np.array(event_counts, dtype=np.int64)
     ends = np.cumsum(counts)
@@ -86,7 +86,7 @@ def columns_of_notes(
 
 
 class _Rows:
-    """The rows of some notes."""
+    """The rows of some notes in a block."""
 
     def __init__(self, starts: Ints, counts: Ints) -> None:
         self.starts = starts
@@ -95,14 +95,14 @@ class _Rows:
         self.total = int(counts.sum())
         ends = np.cumsum(counts)
         self.all = np.repeat(starts - (ends - counts), counts) + np.arange(self.total)
-        """All rows, note by note."""
+        """Indexes of all rows, note by note."""
 
     def spread(self, values: Sequence[int] | Ints) -> Ints:
-        """A value of each note, for all of its rows."""
+        """Repeat the value of each note for all of its rows."""
         return np.repeat(np.asarray(values, dtype=np.int64), self.counts)
 
     def join(self, columns: Sequence[Column | None]) -> Ints:
-        """Numbers of each note, one for a row; None: 0 for all of them."""
+        """Concatenate the columns of the notes, a value per row. None stands for zeros."""
         if None in columns:
             columns = [
                 bytes(8 * count) if column is None else column  # type: ignore[misc]  # both are bytes
@@ -116,21 +116,21 @@ def _joined(columns: Sequence[Column]) -> Ints:
 
 
 class _Words(Generic[WordT]):
-    """A column of words that is being filled."""
+    """A column of words under construction. Each distinct word has a code."""
 
     def __init__(self, size: int) -> None:
         self._codes = np.full(size, -1, dtype=np.int64)
         self._known: dict[WordT | None, int] = {None: -1}
 
     def code(self, word: WordT | None) -> int:
-        """Code of a word, a new one if need be; -1 for None."""
+        """The code of a word, which may be a new one; -1 for None."""
         found = self._known.get(word)
         if found is None:
             found = self._known[word] = len(self._known) - 1
         return found
 
     def codes(self, words: Sequence[WordT | None]) -> Ints:
-        """Codes of words. Quick where all of them are one."""
+        """The codes of words. Fast if all words are equal."""
         if words.count(words[0]) == len(words):
             return np.full(len(words), self.code(words[0]), dtype=np.int64)
         for word in sorted(set(words) - self._known.keys()):  # type: ignore[type-var]  # no None
@@ -138,17 +138,17 @@ class _Words(Generic[WordT]):
         return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
 
     def set(self, rows: Ints, codes: Ints | int) -> None:
-        """These rows have these words."""
+        """Store the codes for these rows."""
         self._codes[rows] = codes
 
     def column(self) -> WordColumn[WordT]:
-        """As it is stored: without words that no row has."""
+        """The finished column, without words that no row uses."""
         words = tuple(word for word in self._known if word is not None)
         return WordColumn(self._codes, words).take(slice(None))
 
 
 class _Block:
-    """The columns of a block that are being filled; those that are not are null everywhere."""
+    """The columns of a block under construction. Rows that are not set are null."""
 
     def __init__(self, size: int, owner_epoch: int) -> None:
         self.owner_epoch = owner_epoch
@@ -160,11 +160,11 @@ class _Block:
         self._blobs: dict[str, _Words[bytes]] = {}
 
     def kind(self, rows: Ints | int, kind: EventKind) -> None:
-        """These rows are events of this kind."""
+        """Set the kind of these rows."""
         self.kinds[rows] = _CODES[kind]
 
     def number(self, name: str, rows: Ints | int, values: Ints | int) -> None:
-        """These rows have these numbers."""
+        """Set a number column for these rows."""
         column = self._numbers.get(name)
         if column is None:
             column = self._numbers[name] = NumberColumn(
@@ -174,7 +174,7 @@ class _Block:
         column.is_set[rows] = True
 
     def some_numbers(self, name: str, rows: Ints, values: Ints, is_set: NDArray[np.bool_]) -> None:
-        """Of these rows some have numbers."""
+        """Set a number column for those of the rows where `is_set` is true."""
         if is_set.any():
             self.number(name, rows[is_set], values[is_set])
 
@@ -191,17 +191,17 @@ class _Block:
         return column
 
     def spread_text(self, name: str, rows: _Rows, words: Sequence[str | None]) -> None:
-        """A text of each note, for all of its rows."""
+        """Set a text column from one text per note, for all of its rows."""
         column = self.text(name)
         column.set(rows.all, rows.spread(column.codes(words)))
 
     def texts(self, name: str, rows: Ints, words: Sequence[str | None]) -> None:
-        """A text for each row."""
+        """Set a text column from one text per row."""
         column = self.text(name)
         column.set(rows, column.codes(words))
 
     def masks(self, rows: Sequence[int], masks: Iterable[int]) -> None:
-        """Sets of batch indexes, of some rows. 0 is a set of one byte."""
+        """Set the unacked batch indexes of some rows, as little-endian bytes. 0 is one byte."""
         column = self.blob("unacked_indexes")
         codes = [
             column.code(mask.to_bytes(max(1, (mask.bit_length() + 7) >> 3), "little"))
@@ -210,13 +210,13 @@ class _Block:
         column.set(np.array(rows, dtype=np.int64), np.array(codes, dtype=np.int64))
 
     def positions(self, rows: Ints, positions: Iterable[tuple[int, int]]) -> None:
-        """A position for each row."""
+        """Set ledger and entry id of each row."""
         self.flat_positions(
             rows, np.fromiter(chain.from_iterable(positions), np.int64, 2 * rows.size)
         )
 
     def flat_positions(self, rows: Ints, flat: Ints) -> None:
-        """A position for each row, as ledger and entry id in turn."""
+        """Set ledger and entry id of each row, from an array where they alternate."""
         self.number("ledger_id", rows, flat[0::2])
         self.number("entry_id", rows, flat[1::2])
 
@@ -256,7 +256,7 @@ def _fill_rows(block: _Block, notes: Sequence[RowNote], rows: _Rows) -> None:
 
 
 def _stored(snapshot: CursorSnapshot, owner_epoch: int, time_us: int) -> bytes:
-    """The whole state, as a cursor ledger has it."""
+    """The whole state, encoded as in a cursor ledger."""
     plan = plan_snapshot(snapshot, limits=_ALL, owner_epoch=owner_epoch, now_ms=time_us // 1000)
     return encode_record(plan.record, _PACKING)
 
@@ -339,7 +339,7 @@ def _fill_acks(
     consumers: Sequence[str | None],
     versions: Sequence[int],
 ) -> None:
-    """What all acks of entries say."""
+    """Set the columns that all acks of entries have."""
     block.kind(rows.all, EventKind.ACKED)
     block.spread_text("subscription", rows, subscriptions)
     block.spread_text("consumer", rows, consumers)
@@ -348,7 +348,7 @@ def _fill_acks(
 
 
 def _fill_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
-    """Where a call acked several entries, its first event says so."""
+    """For a call that acked several entries, record that in its first event."""
     several = [
         (start, _call_detail(count, at_once=applied))
         for start, count, applied in zip(
@@ -383,9 +383,9 @@ def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows)
 
 
 def masks_after(parts: Sequence[PartialAck], whole: Collection[Position] = ()) -> list[int | None]:
-    """What stayed unacked after each of the acks of one call; None: the entry is acked.
+    """The unacked batch indexes after each ack of one call; None: the entry is acked then.
 
-    `whole`: entries that the call has acked before them. A batch may be met several times.
+    `whole`: entries that the call has acked before. A batch may occur several times.
     """
     now: dict[Position, int | None] = dict.fromkeys(whole)
     left: list[int | None] = []

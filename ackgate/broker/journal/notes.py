@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ackgate.subscription import PartialAck
 
 Column: TypeAlias = "array[int]"
-"""Numbers of a note, by type code ``q``. They are put together while they are at hand anyway, in one
-piece: lists of what the call was about would be met again when they are cold, and by the garbage
-collector again and again."""
+"""Numbers of a note, by type code ``q``. The caller collects them in one piece while they are at
+hand. Lists of the call's own objects would be read again when they are cold, and the garbage
+collector would visit them again and again."""
 
 ROW: Final = 0
 PUBLISHED: Final = 1
@@ -35,7 +35,7 @@ DROPPED: Final = 6
 
 
 class RowNote(NamedTuple):
-    """One event of whatever kind, by columns. Values that are details or states become it later."""
+    """One event of any kind, by columns. Details and states are encoded later."""
 
     form: int
     events: int
@@ -45,22 +45,22 @@ class RowNote(NamedTuple):
 
 
 class PublishedNote(NamedTuple):
-    """Neighbouring entries that producers have receipts for."""
+    """Consecutive entries that producers have receipts for."""
 
     form: int
     events: int
     time_us: int
     first: Position
     producers: Sequence[str]
-    """One for each entry, or just one that is all of theirs."""
+    """One name per entry, or a single one for all."""
     batch_sizes: Column
     entry_bytes: Column
     deliver_at_ms: Column
-    """0: at once."""
+    """0: deliver at once."""
     publish_times_ms: Column
     """Below 0: not known."""
     keys: Sequence[str] | None
-    """Empty: none. None: none of them has any."""
+    """One per entry, empty for an entry without a key. None: no entry has one."""
 
 
 class DispatchedNote(NamedTuple):
@@ -72,14 +72,14 @@ class DispatchedNote(NamedTuple):
     subscription: str
     consumer: str
     flat: Column
-    """Ledger and entry ids in turn."""
+    """Alternating ledger and entry ids."""
     batch_sizes: Column
     redelivery_counts: Column | None
-    """None: all never."""
+    """None: no entry was redelivered."""
     unacked_masks: Sequence[int | None] | None
-    """None: all whole."""
+    """None: all entries are whole."""
     deliver_at_ms: Column | None
-    """Of a replay; None: it was a normal read."""
+    """Delivery times of a replay; None: it was a normal read."""
 
 
 class WholeAcksNote(NamedTuple):
@@ -91,7 +91,7 @@ class WholeAcksNote(NamedTuple):
     subscription: str
     consumer: str | None
     flat: Column
-    """Ledger and entry ids in turn."""
+    """Alternating ledger and entry ids."""
     version: int
     at_once: bool
 
@@ -110,7 +110,7 @@ class MixedAcksNote(NamedTuple):
 
 
 class NackedNote(NamedTuple):
-    """Entries that a consumer gave back, or had unacked when it closed."""
+    """Entries that a consumer nacked, or had not acked when it closed."""
 
     form: int
     events: int
@@ -120,17 +120,17 @@ class NackedNote(NamedTuple):
     reason: str
     spans: Sequence[Span]
     unacked_masks: Mapping[Position, int]
-    """Of those that are partly acked."""
+    """Unacked batch indexes of the partly acked entries."""
 
 
 class DroppedNote(NamedTuple):
-    """Events that are missing here."""
+    """Marks the place of events that were dropped."""
 
     form: int
     events: int
     time_us: int
     missing: list[int]
-    """One number, which grows as long as this is the last note."""
+    """One number: how many are missing. It grows while this is the last note."""
 
 
 Note: TypeAlias = (

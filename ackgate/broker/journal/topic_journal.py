@@ -55,21 +55,21 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class NamedProducer(Protocol):
-    """A producer, as its entries' events name it."""
+    """What a producer's events need to know of it."""
 
     @property
     def name(self) -> str: ...
 
 
 class Published(Protocol):
-    """What is known of an entry between its coming and its receipt."""
+    """What is known of an entry between its arrival and its receipt."""
 
     @property
     def producer(self) -> NamedProducer: ...
 
     @property
     def publish_time_ms(self) -> int:
-        """When, by the producer's clock; or `UNKNOWN_TIME`."""
+        """Publish time by the producer's clock, or `UNKNOWN_TIME`."""
 
     @property
     def key(self) -> str: ...
@@ -77,7 +77,7 @@ class Published(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Notes for one block. Their room in the queue is theirs until `TopicJournal.release`."""
+    """Notes for one block. They keep their room in the queue until `TopicJournal.release`."""
 
     notes: Sequence[Note]
     first_sequence: int
@@ -85,14 +85,14 @@ class Taken:
 
     @property
     def missing(self) -> int:
-        """Events that are missing if this block is: with those that were missing already."""
+        """How many events are missing if this block is lost, including those missing already."""
         return sum(
             note.missing[0] if isinstance(note, DroppedNote) else note.events for note in self.notes
         )
 
 
 class TopicJournal:
-    """The notes of one topic."""
+    """The queue of notes of one topic."""
 
     __slots__ = (
         "_clock_us",
@@ -109,17 +109,17 @@ class TopicJournal:
     def __init__(
         self, *, pending_events_max: int, clock_us: Callable[[], int], wake: Callable[[], None]
     ) -> None:
-        """`wake`: called when there is a note, after there was none."""
+        """`wake`: called when the first note comes after `take` found none."""
         self._notes: deque[Note] = deque()
         self._room = self._room_max = pending_events_max
         self._clock_us = clock_us
         self._wake = wake
         self._is_asleep = True
         self._gap: list[int] | None = None
-        """While events are being dropped: how many so far."""
+        """While events are dropped: a list with how many so far."""
         self._next_sequence = 0
         self.events_dropped = 0
-        """All that are missing, wherever they were lost."""
+        """How many events are missing, wherever they were lost."""
 
     # ---------------------------------------------------------------- the queue
 
@@ -148,15 +148,18 @@ class TopicJournal:
     def _drop(self, count: int) -> None:
         self.events_dropped += count
         if not self._room_max:
-            return  # it takes no more
+            return  # stopped
         if self._gap is None:
             self._gap = [0]
-            self._room -= 1  # of its own, so that this alone cannot fill the memory either
+            self._room -= 1  # the note itself takes room, or such notes alone could fill the memory
             self._notes.append(DroppedNote(forms.DROPPED, 1, self._clock_us(), self._gap))
         self._gap[0] += count
 
     def take(self, events_max: int) -> Taken | None:
-        """The oldest notes, of about so many events; None: there is none; `wake` is called when there is."""
+        """Take the oldest notes, about `events_max` events, but at least one note.
+
+        None: there are no notes, and the next one calls `wake`.
+        """
         taken: list[Note] = []
         events = 0
         notes = self._notes
@@ -165,7 +168,7 @@ class TopicJournal:
             taken.append(note)
             events += note[1]
         if not notes:
-            self._gap = None  # its number goes into the block as it is now
+            self._gap = None  # the block records the number as it is now
         if not taken:
             self._is_asleep = True
             return None
@@ -174,12 +177,12 @@ class TopicJournal:
         return Taken(taken, first_sequence, events)
 
     def release(self, taken: Taken) -> None:
-        """They are written: others may have their room."""
+        """Free the room of notes that were written."""
         if self._room_max:
             self._room += taken.events
 
     def lost(self, taken: Taken) -> None:
-        """They will not be written. The next event says so, as far as they were not missing yet."""
+        """Count the events of notes that will not be written, and record the gap in the journal."""
         self.release(taken)
         reported = sum(note.missing[0] for note in taken.notes if isinstance(note, DroppedNote))
         self.events_dropped += taken.missing - reported
@@ -188,7 +191,7 @@ class TopicJournal:
             self._notes.appendleft(DroppedNote(forms.DROPPED, 1, self._clock_us(), [taken.missing]))
 
     def stop(self) -> None:
-        """Take no more; what waits is dropped."""
+        """Take no more notes, and drop those that wait."""
         self.events_dropped += sum(
             note.events for note in self._notes if not isinstance(note, DroppedNote)
         )
@@ -199,23 +202,23 @@ class TopicJournal:
     # ---------------------------------------------------------------- the topic
 
     def note_opened(self, opened: Opened) -> None:
-        """The topic was opened: the first event."""
+        """Note the opening of the topic, always the first event."""
         self._row(EventKind.OPENED, detail=opened)
 
     def note_configured(self, configured: Configured) -> None:
-        """Settings or policies have changed."""
+        """Note changed settings or policies."""
         self._row(EventKind.CONFIGURED, detail=configured)
 
     def note_ledger_opened(self, ledger_id: int) -> None:
-        """A message ledger takes entries from now on."""
+        """Note that a message ledger takes entries from now on."""
         self._row(EventKind.LEDGER_OPENED, ledger_id=ledger_id)
 
     def note_ledger_closed(self, ledger_id: int, entry_count: int) -> None:
-        """A message ledger is closed with so many entries."""
+        """Note that a message ledger was closed with so many entries."""
         self._row(EventKind.LEDGER_CLOSED, ledger_id=ledger_id, entry_id=entry_count - 1)
 
     def note_ledgers_trimmed(self, ledger_ids: Sequence[int]) -> None:
-        """Message ledgers are gone, all of them at one time."""
+        """Note that message ledgers were deleted, all at one time."""
         time_us = self._clock_us()
         for ledger_id in ledger_ids:
             self._append(
@@ -225,7 +228,7 @@ class TopicJournal:
     # ---------------------------------------------------------------- messages
 
     def note_published(self, entries: Sequence[Entry], contexts: Sequence[Published]) -> None:
-        """Producers have receipts for these entries, which follow each other."""
+        """Note that producers have receipts for these consecutive entries."""
         names = [context.producer.name for context in contexts]
         keys = [context.key for context in contexts]
         self._append(
@@ -254,7 +257,7 @@ class TopicJournal:
         unacked_masks: Sequence[int | None] | None,
         deliver_at_ms: Sequence[int] | None,
     ) -> None:
-        """A consumer was sent these. `deliver_at_ms`: of a replay only."""
+        """Note that these entries were sent to a consumer. `deliver_at_ms`: only for a replay."""
         self._append(
             DispatchedNote(
                 forms.DISPATCHED,
@@ -279,7 +282,7 @@ class TopicJournal:
         *,
         at_once: bool,
     ) -> None:
-        """One call has acked whole entries; `at_once` as in `AckedCall`."""
+        """Note that one call acked whole entries. `at_once`: as in `AckedCall`."""
         count = len(positions)
         if not count:
             return
@@ -304,7 +307,7 @@ class TopicJournal:
         parts: Sequence[PartialAck],
         version: int,
     ) -> None:
-        """One call has acked whole entries, and then parts of entries."""
+        """Note that one call acked whole entries, then parts of entries."""
         self._append(
             MixedAcksNote(
                 forms.MIXED_ACKS,
@@ -327,7 +330,10 @@ class TopicJournal:
         *,
         unacked_mask: int | None = None,
     ) -> None:
-        """A cumulative ack: everything up to the position, but for these messages of its batch."""
+        """Note a cumulative ack up to the position.
+
+        `unacked_mask`: its messages that stay unacked.
+        """
         self._row(
             EventKind.ACKED,
             subscription=subscription,
@@ -347,7 +353,7 @@ class TopicJournal:
         position: Position,
         version: int,
     ) -> None:
-        """A cumulative ack of the rest of a batch: everything before it, and then the batch itself."""
+        """Note a cumulative ack that completes a batch: everything before it, then the batch."""
         time_us = self._clock_us()
         common = {"subscription": subscription, "consumer": consumer, "version": version}
         through = {
@@ -374,7 +380,7 @@ class TopicJournal:
         spans: Sequence[Span],
         unacked_masks: Mapping[Position, int],
     ) -> None:
-        """A consumer gave these back ("asked"), or closed with them unacked ("consumer_closed")."""
+        """Note entries that a consumer nacked ("asked"), or left unacked ("consumer_closed")."""
         count = sum(span.stop - span.start for span in spans)
         if count:
             self._append(
@@ -405,7 +411,7 @@ class TopicJournal:
     def note_recovered(
         self, subscription: str, report: RecoveryReport, state: CursorSnapshot
     ) -> None:
-        """A subscription was opened, with this state to begin with."""
+        """Note that a subscription was opened, with its state at that time."""
         self._row(
             EventKind.RECOVERED,
             subscription=subscription,
@@ -417,7 +423,7 @@ class TopicJournal:
     def note_consumer_added(
         self, subscription: str, consumer: str, kind: str, *, is_out_of_order: bool = False
     ) -> None:
-        """A consumer was attached; `kind`: the subscription's type."""
+        """Note a new consumer. `kind`: the subscription's type."""
         details = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
         self._row(
             EventKind.CONSUMER_ADDED,
@@ -440,11 +446,11 @@ class TopicJournal:
         )
 
     def note_receipt(self, subscription: str, consumer: str, version: int) -> None:
-        """A consumer got the receipt of its acks."""
+        """Note that a consumer got the receipt of its acks."""
         self._row(EventKind.RECEIPT, subscription=subscription, consumer=consumer, version=version)
 
     def note_gate(self, subscription: str, reasons: Iterable[str], *, is_open: bool) -> None:
-        """The gate has shut, or opened; for these reasons, which stand or stood."""
+        """Note that the gate has shut or opened, with the reasons for which it is or was shut."""
         self._row(
             EventKind.GATE_OPENED if is_open else EventKind.GATE_SHUT,
             subscription=subscription,
@@ -452,7 +458,7 @@ class TopicJournal:
         )
 
     def note_persisted(self, subscription: str, outcome: PersistOutcome) -> None:
-        """A cursor's state is durable."""
+        """Note that a cursor's state became durable."""
         self._row(
             EventKind.PERSISTED,
             subscription=subscription,
@@ -468,7 +474,7 @@ class TopicJournal:
         error: str,
         failing_since_ms: int | None,
     ) -> None:
-        """An attempt to write a cursor's state has failed."""
+        """Note that an attempt to write a cursor's state failed."""
         self._row(
             EventKind.PERSIST_FAILED,
             subscription=subscription,
@@ -482,12 +488,12 @@ class TopicJournal:
 
 
 def time_of_entry(metadata: MessageMetadata) -> int:
-    """When it was published, by the producer's clock; clients may say anything."""
+    """Publish time of an entry by the producer's clock, which may be any number."""
     return min(metadata.publish_time, _INT64_MAX)
 
 
 def key_of_entry(metadata: MessageMetadata) -> str:
-    """The partition key, or the ordering key in hexadecimal; empty: none."""
+    """The partition key, or the ordering key in hexadecimal; empty if there is none."""
     if ordering_key := metadata.ordering_key:
         return ordering_key.hex()
     try:

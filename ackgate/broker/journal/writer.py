@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 # What cannot be written in this time waits in the topics' queues, and beyond those it is dropped.
 
 SHARE_MAX: Final = 0.25
-"""Of the event loop's time."""
+"""Largest share of the event loop's time."""
 
 OPENINGS_AT_ONCE_MAX: Final = 20
 """Journals that are opened at the same time; no topic waits for them."""
 
 
 class JournalPace:
-    """Gives the journals their turns, one after the other."""
+    """Gives the journals turns to make their blocks, one at a time, with pauses in between."""
 
     def __init__(self) -> None:
         self.openings = asyncio.Semaphore(OPENINGS_AT_ONCE_MAX)
@@ -61,7 +61,7 @@ class JournalPace:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Make a block inside, without awaiting anything."""
+        """Wait for a turn. Make a block inside the context, without awaiting anything."""
         async with self._turn:
             loop = asyncio.get_running_loop()
             wait = self._free_at - loop.time()
@@ -74,7 +74,7 @@ class JournalPace:
                 self.took(loop.time() - began)
 
     def took(self, seconds: float) -> None:
-        """A journal has had the loop for so long."""
+        """Count time that a journal took; the next turn begins after a pause in proportion."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now) + seconds * (1 / SHARE_MAX - 1)
 
@@ -82,13 +82,13 @@ class JournalPace:
 log = logging.getLogger(__name__)
 
 BLOCK_EVENTS_MAX: Final = 16_384
-"""Events of one block, unless one note has more: a few milliseconds of work."""
+"""Events of one block, unless a single note has more. Takes a few milliseconds."""
 
 BLOCK_SECONDS_MAX: Final = 10.0
-"""How long a block that cannot be written is tried again."""
+"""How long the writer retries a block that cannot be written."""
 
 RETRY_SECONDS: Final = 0.5
-"""Pause between two tries. The journal itself waits longer and longer before it makes a ledger."""
+"""Pause between two tries. The journal itself waits longer each time before it makes a ledger."""
 
 CLOSE_SECONDS_MAX: Final = 5.0
 """How long the closing of a topic waits for its journal."""
@@ -123,7 +123,7 @@ class JournalStatistics:
 
 
 class JournalWriter:
-    """Writes the notes of a topic's `TopicJournal` (`notes`)."""
+    """Writes the notes of a topic's `TopicJournal`, block by block."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class JournalWriter:
         self._last_failure: str | None = None
 
     def statistics(self) -> JournalStatistics:
-        """Everything there is to say in numbers."""
+        """The counts and the last failure since the topic was opened."""
         return JournalStatistics(
             events_written=self._events_written,
             events_dropped=self.notes.events_dropped,
@@ -199,11 +199,11 @@ class JournalWriter:
             log.exception("delivery journal of %s stops", self._topic)
             self.abandon()
         finally:
-            # Nothing was awaited since no note was found, so none can go unnoticed.
+            # Nothing was awaited since no note was found, so no note can be missed.
             self._task = None
 
     async def _opened(self) -> DeliveryJournal | None:
-        """The journal. Tried for as long as the topic is open; None: it is being closed."""
+        """Open the journal, and retry while the topic is open. None: the topic is being closed."""
         while self._journal is None and not self._is_closing:
             try:
                 async with self._pace.openings:
@@ -214,7 +214,7 @@ class JournalWriter:
         return self._journal
 
     async def _gather(self) -> None:
-        """Let events share a block, unless there are enough already."""
+        """Wait a little so that events share a block, unless there are enough already."""
         if self.notes.events_pending < BLOCK_EVENTS_MAX and not self._is_closing:
             await self._pause(self._settings.delivery_journal_linger_ms / 1000)
 
@@ -273,7 +273,7 @@ class JournalWriter:
     # ----------------------------------------------------------------------- upkeep, end
 
     async def trim(self) -> None:
-        """Delete what is too old or too much. Raises `StorageError`."""
+        """Delete what is older, or larger, than the settings allow. Raises `StorageError`."""
         if self._journal is not None and not self._is_stopped and not self._is_closing:
             try:
                 await self._journal.trim()
@@ -282,7 +282,7 @@ class JournalWriter:
                 self.abandon()
 
     async def close(self) -> None:
-        """Write what waits, if that goes quickly, and let go. Twice is fine."""
+        """Write waiting notes if that is quick, and close the journal. May be called twice."""
         if self._is_closing or self._is_stopped:
             return
         self._is_closing = True
@@ -302,14 +302,17 @@ class JournalWriter:
             await self._write_while_needed()
 
     def abandon(self) -> None:
-        """Write no more, at once. What waits is dropped; the next owner closes the ledger."""
+        """Stop at once, and write no more.
+
+        Waiting notes are dropped; the next owner closes the ledger.
+        """
         self._is_stopped = True
         self.notes.stop()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
     async def remove(self) -> None:
-        """Delete the whole journal: the topic is. Raises `StorageError`."""
+        """Delete the whole journal of a deleted topic. Raises `StorageError`."""
         self._is_closing = True
         task = self._task
         self.abandon()

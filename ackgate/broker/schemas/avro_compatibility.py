@@ -61,7 +61,10 @@ class AvroField:
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """A parsed type. Named ones are filled in after they are made: they may hold themselves."""
+    """A parsed type.
+
+    Named types are filled in after they are made, since they may contain themselves.
+    """
 
     kind: str
     """A primitive's name, or one of array, map, union, enum, fixed, record."""
@@ -76,7 +79,7 @@ class AvroType:
 
 
 def parse(text: bytes | str) -> AvroType:
-    """Parse a schema's JSON. Raises `IncompatibleSchemaError` saying what is wrong with it."""
+    """Parse a schema's JSON. Raises `IncompatibleSchemaError` that says what is wrong with it."""
     try:
         return _Parser().parse(json.loads(text), "", 0)
     except (ValueError, RecursionError) as error:
@@ -86,7 +89,7 @@ def parse(text: bytes | str) -> AvroType:
 
 
 class _Parser:
-    """Knows the named types met so far."""
+    """Parses one schema, and knows the named types it has met so far."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
@@ -149,29 +152,29 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def why_not_readable(reader: AvroType, writer: AvroType) -> str | None:
-    """What stops `reader` from reading what `writer` wrote; None when nothing does."""
+    """Why `reader` cannot read what `writer` wrote, or None if it can."""
     try:
         if _Comparison(named=str).is_alike(reader, writer):
-            return None  # aliases do not make a type unlike itself
+            return None  # aliases do not make a type differ from itself
         comparison = _Comparison(named=_short)
         comparison.learn_aliases(reader, set())
         return comparison.why_not(reader, writer, "")
-    except RecursionError:  # types that name each other, thousands of them in a row
+    except RecursionError:  # thousands of types that name each other
         return "the schemas are too deep to be compared"
 
 
 class _Comparison:
-    """One reader with one writer; remembers the pairs of types that it has met."""
+    """Compares a reader with a writer, and remembers the pairs of types that it has met."""
 
     def __init__(self, named: Callable[[str], str]) -> None:
         self._named = named
-        """What of a full name counts."""
+        """Reduces a full name to the part that is compared."""
         self._met: dict[tuple[int, int], str | None] = {}
         self._alike: dict[tuple[int, int], bool] = {}
         self._names: dict[str, str] = {}
-        """The reader's full name of a type, by each alias."""
+        """By alias, the full name of the reader's type."""
         self._fields: dict[str, dict[str, str]] = {}
-        """By the full name of one of the reader's records: the names of its fields by their aliases."""
+        """By full name of a reader's record: for each alias of a field, the field's name."""
 
     def learn_aliases(self, reader: AvroType, met: set[int]) -> None:
         if id(reader) in met:
@@ -219,7 +222,7 @@ class _Comparison:
         return None
 
     def _why_no_match(self, reader: AvroType, writer: AvroType, where: str) -> str | None:
-        """What the two types themselves lack, whatever the types inside them are."""
+        """Why two types do not match by themselves, without regard to the types inside them."""
         place = where or "the schema"
         if reader.kind != writer.kind:
             if reader.kind in _WIDER.get(writer.kind, ()):
@@ -239,11 +242,13 @@ class _Comparison:
         return None
 
     def _branch(self, reader: AvroType, writer: AvroType) -> AvroType | None:
-        """The branch of a union that reads a type which is not a union; None: there is none.
+        """The branch of the reader's union that reads a type which is no union;
 
-        The branch of the same kind (of named types: and full name). For a record else the first branch
-        whose fields match, where one that has its short name comes before others. Else the first
-        wider type.
+        None if there is none.
+
+        It is the branch of the same kind and, for named types, the same full name. For a record,
+        else the first branch whose fields match; one with the same short name is preferred. Else
+        the first wider type.
         """
         matching: AvroType | None = None
         name = self._written_name(writer)
@@ -261,7 +266,7 @@ class _Comparison:
         return next((branch for branch in reader.parts if branch.kind in wider), None)
 
     def _has_matching_fields(self, reader: AvroType, writer: AvroType) -> bool:
-        """Whether nothing stops the record or one of its fields at first sight."""
+        """Whether the two records and their fields match, without looking deeper."""
         if self._why_no_match(reader, writer, "") is not None:
             return False
         for name, type_ in self._written_fields(writer).items():
@@ -276,7 +281,7 @@ class _Comparison:
         return True
 
     def is_alike(self, reader: AvroType, writer: AvroType) -> bool:
-        """Whether two types are the same; defaults do not count."""
+        """Whether two types are equal, except for defaults."""
         pair = (id(reader), id(writer))
         if pair not in self._alike:
             self._alike[pair] = True
@@ -300,7 +305,7 @@ class _Comparison:
         return self._names.get(writer.name, writer.name)
 
     def _written_fields(self, writer: AvroType) -> dict[str, AvroType]:
-        """A record's fields under the names that the reader's aliases give them."""
+        """A record's fields, renamed by the reader's aliases."""
         renamed = self._fields.get(self._written_name(writer), {})
         return {renamed.get(name, name): its.type for name, its in writer.fields.items()}
 

@@ -1,13 +1,13 @@
-"""May this schema join those that a topic has?
+"""Decides whether a schema may join those that a topic has.
 
 Pure. Pulsar's strategies: BACKWARD (consumers with the new schema read old data), FORWARD
 (consumers with the old one read new data), FULL (both), each against the latest version or,
 TRANSITIVE, against all; ALWAYS_COMPATIBLE and ALWAYS_INCOMPATIBLE say what they do. A schema of
-another type is refused under every strategy but ALWAYS_COMPATIBLE.
+another type is rejected under every strategy but ALWAYS_COMPATIBLE.
 
 AVRO, JSON and PROTOBUF schemas are Avro definitions, and compared as such; a KEY_VALUE schema is
-two of whatever its properties name. The definitions of all other types (primitives,
-PROTOBUF_NATIVE, EXTERNAL) are not looked into: the same type is compatible.
+two schemas of the types that its properties name. The definitions of all other types (primitives,
+PROTOBUF_NATIVE, EXTERNAL) are not compared: the same type is compatible.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def check_definition(schema: Schema) -> None:
-    """Raise `IncompatibleSchemaError` for a definition that cannot be one of its type."""
+    """Raise `IncompatibleSchemaError` if the definition is not valid for its type."""
     if schema.type in AVRO_DEFINED:
         parse(schema.definition)
     elif schema.type is SchemaType.KEY_VALUE:
@@ -39,7 +39,7 @@ def check_definition(schema: Schema) -> None:
 
 
 def check_compatible(new: Schema, existing: Sequence[Schema], strategy: CompatibilityName) -> None:
-    """Raise `IncompatibleSchemaError` when `new` may not be the next version after `existing`."""
+    """Raise `IncompatibleSchemaError` if `new` may not be the next version after `existing`."""
     if strategy == "ALWAYS_COMPATIBLE" or not existing:
         return
     if strategy == "ALWAYS_INCOMPATIBLE":
@@ -60,7 +60,7 @@ def check_compatible(new: Schema, existing: Sequence[Schema], strategy: Compatib
 
 
 def check_reader(reader: Schema, existing: Sequence[Schema], strategy: CompatibilityName) -> None:
-    """Raise `IncompatibleSchemaError` when a consumer may not read the topic with this schema.
+    """Raise `IncompatibleSchemaError` if a consumer may not read the topic with this schema.
 
     As Pulsar: it must read the latest version; under BACKWARD_TRANSITIVE and FULL_TRANSITIVE every
     version that is not the same is compared, in the strategy's own directions.

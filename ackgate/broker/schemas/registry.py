@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SCHEMAS: Final = "/schemas"
 
 DEFINITION_BYTES_MAX: Final = 512 * 1024
-"""A definition is stored in one node, encoded in base64, and the node's guard is about 1 MB."""
+"""Largest definition: it is stored in one node, in base64, and a node holds about 1 MB."""
 
 _FORMAT: Final = 1
 
@@ -59,7 +59,7 @@ class SchemaRegistry:
     # ---- reading
 
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
-        """One version, or the latest. None when there is none."""
+        """Read one version, or the latest. None if there is none."""
         number: int | None
         if version is None:
             numbers = await self._versions(topic)
@@ -71,13 +71,13 @@ class SchemaRegistry:
         schema = await self._read(topic, number)
         if schema is None:
             return None
-        # Pulsar calls a schema after its topic, whatever the client called it.
+        # Pulsar names a schema after its topic, whatever name the client gave it.
         base = topic.partitioned
         name = f"{base.namespace_name}/{base.local_name}"
         return StoredSchema(replace(schema, name=name), version_bytes(number))
 
     async def all(self, topic: TopicName) -> list[StoredSchema]:
-        """Every version since the schema was last deleted, oldest first."""
+        """All versions since the schema was last deleted, oldest first."""
         found: list[StoredSchema] = []
         for number in await self._versions(topic):
             schema = await self._read(topic, number)
@@ -92,14 +92,14 @@ class SchemaRegistry:
     async def for_producer(
         self, request: ProducerRequest, settings: BrokerSettings
     ) -> ProducerRequest:
-        """The request with the version of its schema. Raises `IncompatibleSchemaError`."""
+        """The request with its schema's version filled in. Raises `IncompatibleSchemaError`."""
         version = await self.version_for_producer(request.topic, request.schema, settings)
         return replace(request, schema_version=version) if version else request
 
     async def version_for_producer(
         self, topic: TopicName, schema: Schema | None, settings: BrokerSettings
     ) -> bytes:
-        """Version of a producer's schema, made if need be; empty for a producer without one."""
+        """The version of a producer's schema, created if new. Empty for a producer without one."""
         if schema is not None:
             return await self.get_or_create(topic, schema, settings)
         if settings.is_schema_validation_enforced and await self.all(topic):
@@ -116,10 +116,10 @@ class SchemaRegistry:
         *,
         is_uploaded: bool = False,
     ) -> bytes:
-        """Version of this schema; a new one if the topic does not have it.
+        """The version of this schema, created if the topic does not have it yet.
 
-        `is_uploaded`: by somebody who says so, and not by the way by a client. Raises
-        `IncompatibleSchemaError` by the strategy of the settings.
+        `is_uploaded`: by an administrator, and not by a client that connects. Raises
+        `IncompatibleSchemaError` if the strategy of the settings does not allow it.
         """
         if len(schema.definition) > DEFINITION_BYTES_MAX:
             raise IncompatibleSchemaError(
@@ -128,7 +128,7 @@ class SchemaRegistry:
             )
         check_definition(schema)
 
-        async def attempt() -> bytes:  # one that another wrote, or we, is found among the existing
+        async def attempt() -> bytes:  # finds what another, or we, just wrote
             numbers = await self._versions(topic)
             existing = await self.all(topic)
             for stored in existing:
@@ -158,7 +158,7 @@ class SchemaRegistry:
     async def check_consumer(
         self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings
     ) -> None:
-        """Raise `IncompatibleSchemaError` when a consumer cannot read the topic with its schema.
+        """Raise `IncompatibleSchemaError` if a consumer cannot read the topic with its schema.
 
         An unused topic takes the schema of its first consumer.
         """
@@ -180,9 +180,11 @@ class SchemaRegistry:
         check_reader(request.schema, existing, strategy)
 
     async def mark_deleted(self, topic: TopicName) -> int | None:
-        """End the schema with a version that says so, which is returned; None: there is none to end.
+        """End the schema with a version that marks it deleted. Returns that;
 
-        What was stored by the older versions keeps them, and no later schema gets their numbers.
+        None: there is no schema.
+
+        Messages stored with older versions keep those, and no later schema reuses their numbers.
         """
 
         async def attempt() -> int | None:
@@ -196,7 +198,7 @@ class SchemaRegistry:
         return await until_won(attempt, of=f"the schema of {topic}")
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget every version: the topic is being deleted. A topic without one is fine."""
+        """Delete all versions because the topic is being deleted. It is fine if there are none."""
         paths = [_version_path(topic, number) for number in await self._versions(topic)]
         for path in [*paths, _topic_path(topic)]:
             try:
@@ -217,7 +219,7 @@ class SchemaRegistry:
 
 
 def version_bytes(number: int) -> bytes:
-    """A version as it travels."""
+    """A version as clients and brokers send it: 8 bytes, big-endian."""
     return number.to_bytes(8, "big")
 
 
@@ -232,7 +234,10 @@ def _version_path(topic: TopicName, number: int) -> str:
 
 
 def _encode(schema: Schema | None) -> bytes:
-    """None: from here on there is none. Releases that cannot delete one read it as of type NONE."""
+    """The value of a version's node. None marks the schema as deleted.
+
+    Earlier releases, which cannot delete schemas, read that as one of type NONE.
+    """
     is_deleted = schema is None
     schema = schema or Schema("", SchemaType.NONE, b"", {})
     fields = {

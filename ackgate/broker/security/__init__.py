@@ -1,4 +1,7 @@
-"""Who is it, and what may it do. Deciding only: connections and the admin interface ask."""
+"""Who is a client, and what may it do.
+
+Decisions only; connections and the admin interface ask for them.
+"""
 
 from __future__ import annotations
 

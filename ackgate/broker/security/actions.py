@@ -1,8 +1,8 @@
-"""The one table of what may be asked, and what it needs: protocol commands, and paths of the admin interface.
+"""What a client needs for each protocol command and admin path, in one table.
 
-Pure. What has no line is for superusers only, and a test fails. Needs are Pulsar's, but for these: what
-changes all subscriptions of a topic needs a tenant's admin, since a role may be allowed a single one; schemas
-need what their topic needs.
+Pure. A command or path without a line is for superusers only, and a test fails. Needs are Pulsar's,
+but for these: what changes all subscriptions of a topic needs a tenant's admin, since a role may be
+allowed a single one; schemas need what their topic needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Action(enum.StrEnum):
 
 
 class Scope(enum.Enum):
-    """Of what a right is looked at."""
+    """On what a client must have the right."""
 
     NOTHING = "everyone, without credentials"
     METRICS = "everyone; with authenticateMetricsEndpoint only who is known"
@@ -40,15 +40,15 @@ class Scope(enum.Enum):
 
 
 class Need(NamedTuple):
-    """What is needed; superusers may do everything, and a tenant's admins everything in it."""
+    """What a client needs. Superusers may do everything, and a tenant's admins everything in it."""
 
     scope: Scope
     actions: tuple[Action, ...] = ()
-    """Any of them."""
+    """A right to any of these is enough."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is for clients that have not proved who they are."""
+        """Whether clients without credentials may do it."""
         return self.scope is Scope.NOTHING
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ ATTACHED: Final = Need(Scope.ATTACHED)
 LOOK: Final = Need(Scope.TOPIC, (Action.PRODUCE, Action.CONSUME))
 PRODUCE: Final = Need(Scope.TOPIC, (Action.PRODUCE,))
 CONSUME: Final = Need(Scope.TOPIC, (Action.CONSUME,))
-"""Of the subscription, if one is named."""
+"""Also on the subscription, if one is named."""
 LIST: Final = Need(Scope.NAMESPACE, (Action.PRODUCE, Action.CONSUME))
 TENANT_ADMIN: Final = Need(Scope.TENANT)
 SUPERUSER: Final = Need(Scope.CLUSTER)
@@ -94,7 +94,7 @@ COMMANDS: Final[Mapping[str, Need]] = {
     "CONSUMER_STATS": ATTACHED,
     "UNSUBSCRIBE": ATTACHED,
     "CLOSE_CONSUMER": ATTACHED,
-    # refused to everyone
+    # rejected for everyone
     "TC_CLIENT_CONNECT_REQUEST": CLIENT,
     "NEW_TXN": CLIENT,
     "ADD_PARTITION_TO_TXN": CLIENT,
@@ -103,7 +103,7 @@ COMMANDS: Final[Mapping[str, Need]] = {
     "END_TXN_ON_PARTITION": CLIENT,
     "END_TXN_ON_SUBSCRIPTION": CLIENT,
 }
-"""Commands of the protocol, by their type."""
+"""What each command of the protocol needs, by its type."""
 
 
 _ADMIN: Final = "/admin/v2"
@@ -233,7 +233,7 @@ def _by_path() -> Iterator[tuple[tuple[str, str], Need]]:
 
 
 ADMIN_PATHS: Final[Mapping[tuple[str, str], Need]] = dict(_by_path())
-"""Paths of the admin interface, by method and template."""
+"""What each path of the admin interface needs, by method and template."""
 
 
 def need_of_command(name: str) -> Need:

@@ -1,10 +1,11 @@
-"""The broker's authentication: its providers, and the rules for clients without credentials and for proxies.
+"""Authentication: the providers, and the rules for proxies and clients without credentials.
 
-Pure, but for the providers, which may ask others. The drivers are the connections of the binary protocol and
-the admin interface: they bring what a client showed and the time, and get an `ClientIdentity` or an error.
+Pure, but for the providers, which may ask others. The drivers are the connections of the binary
+protocol and the admin interface: they pass what a client showed and the time, and get a
+`ClientIdentity` or an error.
 
-A proxy is a role in `proxyRoles`. It names the client for which it acts, and nobody else may name one. With
-`authenticateOriginalAuthData` it brings the client's credentials, and they are checked.
+A proxy is a role in `proxyRoles`. It names the client for which it acts, and nobody else may name
+one. With `authenticateOriginalAuthData` it brings the client's credentials, and they are checked.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TlsProvider:
     method: Final = TLS_METHOD
 
     async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:  # noqa: ARG002
-        """Raises `AuthenticationFailedError`."""
+        """Accept a verified client certificate. Raises `AuthenticationFailedError`."""
         if not credentials.certificate_name.strip():
             raise AuthenticationFailedError(
                 "the connection has shown no verified certificate with a common name"
@@ -72,11 +73,11 @@ _MAKERS: Final[Mapping[str, Callable[[SecuritySettings], AuthenticationProvider]
     BASIC_PROVIDER: _basic,
     OPENID_PROVIDER: _openid,
 }
-"""Pulsar's class names, and what we have under them."""
+"""Our providers, by Pulsar's class names."""
 
 
 class Original(NamedTuple):
-    """What a proxy says of its client; empty where it says nothing."""
+    """What a proxy states about its client; empty where it states nothing."""
 
     role: str = ""
     credentials: Credentials | None = None
@@ -86,11 +87,11 @@ NO_ORIGINAL: Final = Original()
 
 
 OTHER_METHODS: Final = "other"
-"""What is counted for all methods together that are not offered here: clients make up their names."""
+"""Counts all methods together that are not offered here, because clients may make up names."""
 
 
 class Outcomes:
-    """How often credentials of one method were taken, or not."""
+    """How often credentials of one method were accepted or rejected."""
 
     __slots__ = ("failed", "succeeded")
 
@@ -100,7 +101,7 @@ class Outcomes:
 
 
 class Authentication:
-    """Finds out who a client is."""
+    """Finds out who a client is, by asking the providers."""
 
     def __init__(
         self,
@@ -118,11 +119,14 @@ class Authentication:
         self._checks_original = checks_original
         methods = (*self._providers, NO_METHOD, OTHER_METHODS)
         self.outcomes = {method: Outcomes() for method in methods}
-        """By what clients have shown."""
+        """Counts by the method that clients used."""
 
     @classmethod
     def of(cls, settings: SecuritySettings) -> Self | None:
-        """As configured; None: authentication is off. Reads keys. Raises `ConfigurationError`."""
+        """The authentication that is configured, or None if it is off. Reads keys.
+
+        Raises `ConfigurationError`.
+        """
         if not settings.authentication_enabled:
             return None
         return cls(
@@ -135,7 +139,10 @@ class Authentication:
     async def identify(
         self, shown: Credentials | None, now_seconds: float, original: Original = NO_ORIGINAL
     ) -> ClientIdentity:
-        """Who shows these credentials (None: none). Raises `AuthenticationFailedError`."""
+        """Find out who shows these credentials; None: the client shows none.
+
+        Raises `AuthenticationFailedError`.
+        """
         with self._counted(shown):
             principal = await self._principal(shown, now_seconds)
             return ClientIdentity(principal, await self._original(principal, original, now_seconds))
@@ -193,9 +200,10 @@ class Authentication:
     async def refreshed(
         self, identity: ClientIdentity, shown: Credentials, now_seconds: float
     ) -> ClientIdentity:
-        """The same client with newer credentials; of a proxy that brings its client's: with those.
+        """Check newer credentials. Returns the same identity with them.
 
-        Raises `AuthenticationFailedError`, also if they are another's.
+        If a proxy brings its client's credentials, these are the client's. Raises
+        `AuthenticationFailedError`, also if they are another role's.
         """
         with self._counted(shown):
             principal = await self._principal(shown, now_seconds)
@@ -210,9 +218,9 @@ class Authentication:
         return identity._replace(principal=principal)
 
     def acting(self, identity: ClientIdentity, original_role: str) -> ClientIdentity:
-        """Who acts in one request of a connection that names an original principal of its own.
+        """The identity for a request that names an original principal itself.
 
-        Raises `NotAuthorizedError` for one that may not.
+        Raises `NotAuthorizedError` if the client may not act for that principal.
         """
         role = identity.principal.role
         if role not in self._proxy_roles:
@@ -224,7 +232,7 @@ class Authentication:
         if original_role in self._proxy_roles:
             raise NotAuthorizedError("an original principal cannot be a proxy itself")
         if self._checks_original:
-            return identity  # whom the connection proved to act for
+            return identity  # the connection has proved for whom it acts
         return identity._replace(original=Principal(original_role))
 
     def _offered(self) -> str:
@@ -234,9 +242,12 @@ class Authentication:
 def http_credentials(
     authorization: str, certificate_name: str, *, named_method: str = ""
 ) -> Credentials | None:
-    """What a request shows: its header ``Authorization``, else its certificate; None: nothing.
+    """Credentials of an HTTP request, from ``Authorization`` or the client certificate;
 
-    `named_method`: Pulsar's header ``X-Pulsar-Auth-Method-Name``. Raises `AuthenticationFailedError`.
+    None: it has none.
+
+    `named_method`: Pulsar's header ``X-Pulsar-Auth-Method-Name``. Raises
+    `AuthenticationFailedError`.
     """
     if not authorization or named_method == TLS_METHOD:
         return Credentials(TLS_METHOD, b"", certificate_name) if certificate_name else None

@@ -1,7 +1,7 @@
-"""May it: the decision on one thing asked for, as Pulsar's `PulsarAuthorizationProvider` makes it.
+"""Decides whether a client may do one thing, as Pulsar's `PulsarAuthorizationProvider` does.
 
-Pure decisions on policies that a store has read. `check` is for callers that cannot wait: they ask
-`unread` first, and have it read. `authorize` does both.
+Pure decisions on policies that a store has read. `check` is for callers that cannot wait: they
+first call `unread`, and `read` what it returns. `authorize` does all three.
 
     superuser                       everything
     admin of the tenant             everything in it
@@ -38,10 +38,10 @@ ADMIN_ROLES: Final = "adminRoles"
 """Member of a tenant's node: the roles of its admins."""
 
 decisions = logging.getLogger("ackgate.broker.security.decisions")
-"""Who was allowed what (DEBUG), and who was not (INFO)."""
+"""Logs what each client was allowed (DEBUG), and what it was not (INFO)."""
 
 PARSED_MAX: Final = 1_000
-"""Namespaces whose grants are kept parsed."""
+"""Namespaces whose parsed grants are cached."""
 
 _NOTHING_ASKED: Final = frozenset(
     {Scope.NOTHING, Scope.METRICS, Scope.CLIENT, Scope.VISIBLE, Scope.ATTACHED}
@@ -49,15 +49,15 @@ _NOTHING_ASKED: Final = frozenset(
 
 
 class Resource(NamedTuple):
-    """What a request is about; empty: nothing of this kind."""
+    """What a request is about. Empty: nothing of this kind."""
 
     tenant: str = ""
     namespace: str = ""
-    """Without its tenant."""
+    """Name of the namespace, without its tenant."""
     topic: str = ""
-    """Full name."""
+    """Full name of the topic."""
     partitioned: str = ""
-    """Full name of its partitioned topic; the topic's own if it is no partition."""
+    """Full name of the partitioned topic; that of the topic itself if it is no partition."""
     subscription: str = ""
 
     def __str__(self) -> str:
@@ -74,45 +74,51 @@ CLUSTER_WIDE: Final = Resource()
 
 
 class PolicyReader(Protocol):
-    """Where policies of namespaces and tenants are read."""
+    """Reads and caches the policies of namespaces and tenants."""
 
     def is_known(self, path: str) -> bool:
-        """Whether `known` tells the truth."""
+        """Whether the policies at `path` are cached."""
 
     def known(self, path: str) -> Mapping[str, Any]:
-        """What was read at `path`, and is kept up to date."""
+        """The cached policies at `path`."""
 
     async def load(self, path: str) -> Mapping[str, Any]:
-        """Read what is at `path`."""
+        """Read and cache the policies at `path`."""
 
 
 class Authorization:
-    """Decides for each request."""
+    """Decides what a client may do."""
 
     def __init__(self, policies: PolicyReader, settings: Callable[[], SecuritySettings]) -> None:
-        """`settings`: as they are now."""
+        """`settings`: returns the current ones."""
         self._policies = policies
         self._settings = settings
         self._parsed: dict[int, tuple[object, AuthPolicies]] = {}
 
     async def authorize(self, identity: ClientIdentity, need: Need, resource: Resource) -> None:
-        """Return if it may. Raises `NotAuthorizedError`, `StorageError`, `CorruptRecordError`."""
+        """Return if the client may do this.
+
+        Raises `NotAuthorizedError`, `StorageError`, `CorruptRecordError`.
+        """
         await self.read(self.unread(identity, need, resource))
         self.check(identity, need, resource)
 
     def unread(self, identity: ClientIdentity, need: Need, resource: Resource) -> tuple[str, ...]:
-        """What has to be read before `check` can decide."""
+        """Paths of policies that `check` needs and that were not read yet."""
         if need.scope in _NOTHING_ASKED or self.are_superusers(identity):
             return ()
         return tuple(path for path in _paths(resource) if not self._policies.is_known(path))
 
     async def read(self, paths: tuple[str, ...]) -> None:
-        """Raises `StorageError`, `CorruptRecordError`."""
+        """Read these policies. Raises `StorageError`, `CorruptRecordError`."""
         for path in paths:
             await self._policies.load(path)
 
     def check(self, identity: ClientIdentity, need: Need, resource: Resource) -> None:
-        """Return if it may, by what was read. Raises `NotAuthorizedError`."""
+        """Return if the client may do this, by the policies read so far.
+
+        Raises `NotAuthorizedError`.
+        """
         for role in identity.roles:
             if not self._allows(role, need, resource):
                 raise NotAuthorizedError(
@@ -120,11 +126,11 @@ class Authorization:
                 )
 
     def allows(self, identity: ClientIdentity, need: Need, resource: Resource) -> bool:
-        """Whether it may, by what was read."""
+        """Whether the client may do this, by the policies read so far."""
         return all(self._allows(role, need, resource) for role in identity.roles)
 
     def are_superusers(self, identity: ClientIdentity) -> bool:
-        """Whether it may do everything."""
+        """Whether all roles of the client are superusers."""
         superusers = self._settings().super_user_roles
         return all(role in superusers for role in identity.roles)
 
@@ -160,7 +166,7 @@ class Authorization:
         )
 
     def _grants(self, stored: Mapping[str, Any]) -> AuthPolicies:
-        """Those of a namespace; parsed once for each time that its policies were read."""
+        """Grants of a namespace. Parses them again only after its policies were read again."""
         value = stored.get(AUTH_POLICIES)
         if value is None:
             return NO_GRANTS

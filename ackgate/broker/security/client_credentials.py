@@ -1,6 +1,7 @@
-"""What a client of a broker shows, in the words of Pulsar's clients: ``authPlugin`` and ``authParams``.
+"""Credentials that a client of a broker shows, configured as ``authPlugin`` and ``authParams``.
 
-Edge: reads the file of a token, anew for each request, so that a token can be replaced while a process runs.
+Edge: reads the file of a token, anew for each request, so that a token can be replaced while a
+process runs.
 """
 
 from __future__ import annotations

@@ -31,15 +31,15 @@ TOPIC_AUTH: Final = "destination_auth"
 SUBSCRIPTION_ROLES: Final = "subscription_auth_roles"
 
 Grants = dict[str, list[str]]
-"""Role -> actions."""
+"""Actions by role."""
 
 
 class SubscriptionAuthMode(enum.StrEnum):
-    """Which names subscriptions may have."""
+    """Which names a role's subscriptions must have."""
 
     NONE = "None"
     PREFIX = "Prefix"
-    """They begin with the role of their consumer."""
+    """Names begin with the consumer's role."""
 
 
 class AuthPolicies:
@@ -61,7 +61,7 @@ class AuthPolicies:
 
     @classmethod
     def from_json(cls, value: object) -> AuthPolicies:
-        """Raises `CallerError` naming what is wrong. Members that we do not know are dropped."""
+        """Read the JSON. Drops unknown members. Raises `CallerError` naming what is wrong."""
         given = _object(value, AUTH_POLICIES)
         members = {name: each for name, each in given.items() if each is not None}
         topics = _object(members.get(TOPIC_AUTH, {}), TOPIC_AUTH)
@@ -82,14 +82,14 @@ class AuthPolicies:
     # ---- changes
 
     def granted(self, role: str, actions: list[str], topic: str | None = None) -> AuthPolicies:
-        """A role's actions on the namespace, or on a topic, are these from now on."""
+        """A copy in which a role has exactly these actions on the namespace, or on a topic."""
         if topic is None:
             return AuthPolicies({**self.namespace, role: actions}, self.topics, self.subscriptions)
         grants = {**self.topics.get(topic, {}), role: actions}
         return AuthPolicies(self.namespace, {**self.topics, topic: grants}, self.subscriptions)
 
     def revoked(self, role: str, topic: str | None = None) -> AuthPolicies:
-        """A role has no actions on the namespace, or on a topic."""
+        """A copy in which a role has no actions on the namespace, or on a topic."""
         if topic is None:
             return AuthPolicies(_without(self.namespace, role), self.topics, self.subscriptions)
         topics = _without(self.topics, topic)
@@ -98,11 +98,11 @@ class AuthPolicies:
         return AuthPolicies(self.namespace, topics, self.subscriptions)
 
     def without_topic(self, topic: str) -> AuthPolicies:
-        """The topic was deleted: who makes it anew inherits nothing."""
+        """A copy without a deleted topic's grants, which a new topic must not inherit."""
         return AuthPolicies(self.namespace, _without(self.topics, topic), self.subscriptions)
 
     def reserved(self, subscription: str, roles: list[str]) -> AuthPolicies:
-        """A subscription takes these roles; none: whoever may consume."""
+        """A copy in which only these roles may use a subscription; none: all that may consume."""
         subscriptions = _without(self.subscriptions, subscription)
         if roles:
             subscriptions[subscription] = roles
@@ -116,7 +116,10 @@ class AuthPolicies:
     def allows_on_topic(
         self, role: str, action: Action, topics: Iterable[str], *, wildcards: bool
     ) -> bool:
-        """`topics`: the topic's full name, and that of its partitioned topic."""
+        """Whether the role may do this on a topic.
+
+        `topics`: the topic's full name, and that of its partitioned topic.
+        """
         return _is_granted(self.namespace, role, action, wildcards=wildcards) or any(
             _is_granted(self.topics[topic], role, action, wildcards=wildcards)
             for topic in topics
@@ -124,7 +127,7 @@ class AuthPolicies:
         )
 
     def takes(self, role: str, subscription: str) -> bool:
-        """Whether a subscription is open to a role that may consume."""
+        """Whether a role that may consume may use the subscription."""
         roles = self.subscriptions.get(subscription)
         return not roles or role in roles
 
@@ -143,7 +146,7 @@ def _is_granted(
 
 
 def _matches(pattern: str, role: str) -> bool:
-    """``name*`` and ``*name``, as in Pulsar."""
+    """Whether a role matches ``name*`` or ``*name``, as in Pulsar."""
     return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
         pattern.startswith("*") and role.endswith(pattern[1:])
     )
@@ -157,21 +160,21 @@ def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def actions_in(value: object) -> list[str]:
-    """Actions in JSON, each once. Raises `CallerError`."""
+    """Read actions from JSON, each once. Raises `CallerError`."""
     if not isinstance(value, list) or not all(each in set(Action) for each in value):
         raise CallerError(f"actions must be a list of {', '.join(Action)}")
     return sorted(set(value))
 
 
 def roles_in(value: object) -> list[str]:
-    """Roles in JSON, each once. Raises `CallerError`."""
+    """Read roles from JSON, each once. Raises `CallerError`."""
     if not isinstance(value, list):
         raise CallerError("roles must be a list of texts")
     return sorted({check_role(each) for each in value})
 
 
 def check_role(role: object) -> str:
-    """The role, if there can be one of this name. Raises `CallerError`."""
+    """Return the role if its name is valid. Raises `CallerError`."""
     if (
         not isinstance(role, str)
         or not role.strip()
@@ -185,7 +188,7 @@ def check_role(role: object) -> str:
 
 
 def mode_in(value: Any) -> SubscriptionAuthMode:  # noqa: ANN401 - any JSON
-    """Raises `CallerError`."""
+    """Read the mode from JSON. Raises `CallerError`."""
     try:
         return SubscriptionAuthMode(value)
     except ValueError:

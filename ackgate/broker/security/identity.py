@@ -1,4 +1,4 @@
-"""Who is it: what a client shows, whom it turns out to be, and what a provider must do.
+"""The credentials of a client, the identity that they prove, and what a provider must do.
 
 Pure. Credentials never appear in a `repr`, an error or a log line.
 """
@@ -14,13 +14,13 @@ TOKEN_METHOD: Final = "token"  # noqa: S105 - the method's name
 TLS_METHOD: Final = "tls"
 BASIC_METHOD: Final = "basic"
 NO_METHOD: Final = "none"
-"""What clients call it that bring no credentials."""
+"""The method's name that clients send when they have no credentials."""
 
 ROLE_CHARACTERS_MAX: Final = 1024
 
 
 class AuthenticationFailedError(CallerError):
-    """The credentials are missing or prove nothing. Says why, and never what they are."""
+    """The credentials are missing or prove nothing. The text says why, and never what they are."""
 
 
 class NotAuthorizedError(CallerError):
@@ -29,13 +29,13 @@ class NotAuthorizedError(CallerError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows."""
+    """The credentials of a client."""
 
     method: str
-    """Pulsar's name of the method: `TOKEN_METHOD` and the others."""
+    """Pulsar's name of the method, such as `TOKEN_METHOD`."""
     data: bytes = field(default=b"", repr=False)
     certificate_name: str = ""
-    """Common name of the certificate that its TLS connection has shown, and that was verified."""
+    """Common name of the client certificate that TLS verified; empty: none."""
 
 
 class Principal(NamedTuple):
@@ -44,15 +44,15 @@ class Principal(NamedTuple):
     role: str
     method: str = ""
     expires_at: float | None = None
-    """Seconds since 1970; None: never."""
+    """When its credentials expire, in seconds since 1970; None: never."""
 
 
 class ClientIdentity(NamedTuple):
-    """Who acts on a connection: a client, or a proxy for one."""
+    """The client of a connection, or a proxy and the client for which it acts."""
 
     principal: Principal
     original: Principal | None = None
-    """The client for which a proxy acts. Both must be allowed what is asked for."""
+    """The client for which a proxy acts. Both must be allowed to do what is asked."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class ClientIdentity(NamedTuple):
 
     @property
     def expires_at(self) -> float | None:
-        """When the first of them ends, in seconds since 1970."""
+        """When the first of their credentials expires, in seconds since 1970; None: never."""
         ends = [
             each.expires_at
             for each in (self.principal, self.original)
@@ -76,10 +76,10 @@ class ClientIdentity(NamedTuple):
 
 
 class AuthenticationProvider(Protocol):
-    """One way to prove who one is."""
+    """Checks the credentials of one method."""
 
     @property
     def method(self) -> str: ...
 
     async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:
-        """Raises `AuthenticationFailedError`."""
+        """Return whom the credentials prove. Raises `AuthenticationFailedError`."""

@@ -43,32 +43,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAILED_AGAIN_SECONDS: Final = 5.0
-"""An issuer that did not answer is not asked sooner."""
+"""An issuer that did not answer is not asked again sooner."""
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 ANSWER_SECONDS_MAX: Final = 5.0
 KEYS_MAX: Final = 100
-"""Published keys of one issuer that are looked at."""
+"""Published keys of one issuer that are used."""
 
 
 class _Known(NamedTuple):
-    """What an issuer published."""
+    """The cached keys of an issuer."""
 
     keys: Mapping[str, VerifyingKey]
     at_seconds: float
     again_seconds: float
-    """When it may be asked again for a key that is not there."""
+    """When the issuer may be asked again for a missing key."""
 
 
 class KeyTimes(NamedTuple):
-    """How long keys are believed, and how soon an issuer is asked for one that it did not have."""
+    """How long keys are cached, and how soon an issuer is asked again for a missing one."""
 
     believed_seconds: float = 86_400.0
     missed_seconds: float = 300.0
 
 
 class OpenIdProvider:
-    """Pulsar's `AuthenticationProviderOpenID`."""
+    """Checks tokens of OpenID Connect issuers, as Pulsar's `AuthenticationProviderOpenID`."""
 
     method: Final = TOKEN_METHOD
 
@@ -95,7 +95,7 @@ class OpenIdProvider:
 
     @classmethod
     def of(cls, settings: SecuritySettings) -> OpenIdProvider:
-        """Raises `ConfigurationError`."""
+        """The provider that is configured. Raises `ConfigurationError`."""
         rules = TokenRules(
             role_claim=settings.open_id_role_claim or "sub",
             audience_claim="aud",
@@ -115,7 +115,7 @@ class OpenIdProvider:
         )
 
     async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:
-        """Raises `AuthenticationFailedError`."""
+        """Check a token by its issuer's published key. Raises `AuthenticationFailedError`."""
         header, claimed = unchecked_parts(credentials.data.decode(errors="replace"))
         issuer, key_id = claimed.get("iss"), header.get("kid", "")
         if not isinstance(issuer, str) or issuer not in self._locks or not isinstance(key_id, str):
@@ -140,7 +140,7 @@ class OpenIdProvider:
         return known.keys[key_id]
 
     async def _asked(self, issuer: str, known: _Known, now_seconds: float) -> _Known:
-        """What the issuer publishes now; what it did before, if it does not answer."""
+        """Ask the issuer for its keys. If it does not answer, returns the ones from before."""
         try:
             described = _object(
                 await self._fetch(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -161,7 +161,7 @@ class OpenIdProvider:
 
 
 def _keys(published: Mapping[str, Any]) -> dict[str, VerifyingKey]:
-    """A JSON Web Key Set, by key id; without the keys that are no public ones, or not for signatures."""
+    """Read a JSON Web Key Set: public keys for signatures, by key id. Skips all others."""
     listed = published.get("keys")
     found = {}
     for each in listed[:KEYS_MAX] if isinstance(listed, list) else ():
@@ -192,9 +192,10 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def http_fetch(trust_certificates: str) -> Fetch:
-    """Asks over HTTP; raises `StorageError`. `trust_certificates`: a PEM file; empty: the system's.
+    """Make a function that gets a URL. That function raises `StorageError`.
 
-    Raises `ConfigurationError` for a file that cannot be used.
+    `trust_certificates`: path of a PEM file; empty: the system's authorities. Raises
+    `ConfigurationError` for a file that cannot be used.
     """
     try:
         context = ssl.create_default_context(cafile=trust_certificates or None)

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from ackgate.config.security import SecuritySettings
 
 CHECKS_MAX: Final = 2
-"""Passwords that are checked at a time. Others wait, as long as `handshakeTimeoutSeconds`."""
+"""Passwords that are checked at a time. Other clients wait, at most `handshakeTimeoutSeconds`."""
 
 REMEMBERED_MAX: Final = 10_000
-"""Right passwords that are remembered; above it all are forgotten, and checked anew."""
+"""Correct passwords that are cached. When there are more, all are forgotten and checked again."""
 
 PASSWORD_BYTES_MAX: Final = 1024
 
@@ -48,12 +48,12 @@ _SCHEMES: Final = (
 
 
 class BasicProvider:
-    """Pulsar's `AuthenticationProviderBasic`."""
+    """Checks names and passwords, as Pulsar's `AuthenticationProviderBasic`."""
 
     method: Final = BASIC_METHOD
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
-        """`hashes`: user -> hash. Raises `ConfigurationError` for a hash of no known scheme."""
+        """`hashes`: by user. Raises `ConfigurationError` for a hash of an unknown scheme."""
         self._context = CryptContext(schemes=list(_SCHEMES))
         for user, hashed in hashes.items():
             if self._context.identify(hashed) is None:
@@ -67,13 +67,13 @@ class BasicProvider:
 
     @classmethod
     def of(cls, settings: SecuritySettings) -> BasicProvider:
-        """Reads the file. Raises `ConfigurationError`."""
+        """Read the configured file. Raises `ConfigurationError`."""
         what = "basicAuthConf"
         content = read_bytes(settings.basic_auth_conf.get_secret_value(), what=what)
         return cls(users_in(content, what=what))
 
     async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:  # noqa: ARG002
-        """Raises `AuthenticationFailedError`."""
+        """Check a name and a password. Raises `AuthenticationFailedError`."""
         user, colon, password = credentials.data.decode(errors="replace").partition(":")
         if not colon or len(password.encode()) > PASSWORD_BYTES_MAX:
             raise AuthenticationFailedError(
@@ -81,7 +81,7 @@ class BasicProvider:
             )
         mark = hmac.digest(self._key, credentials.data, "sha256")
         if mark not in self._right:
-            # An unknown user takes as long as a known one, so that nobody finds out who there is.
+            # An unknown user takes as long as a known one, so that nobody learns who exists.
             hashed = self._hashes.get(user) or next(iter(self._hashes.values()))
             async with self._checks:
                 is_right = await asyncio.to_thread(self._is_right, password, hashed)
@@ -95,12 +95,12 @@ class BasicProvider:
     def _is_right(self, password: str, hashed: str) -> bool:
         try:
             return bool(self._context.verify(password, hashed))
-        except (ValueError, TypeError):  # longer than bcrypt takes, a zero byte
+        except (ValueError, TypeError):  # longer than bcrypt allows, or a zero byte
             return False
 
 
 def users_in(content: bytes, *, what: str) -> dict[str, str]:
-    """User -> hash. Raises `ConfigurationError` naming the line, and never its text."""
+    """Hashes by user. Raises `ConfigurationError` naming the line, and never its text."""
     found = {}
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):

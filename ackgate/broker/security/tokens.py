@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from ackgate.config.security import SecuritySettings
 
 KEY_BYTES_MAX: Final = 64 * 1024
-"""A key has some kilobytes at most."""
+"""A key has a few kilobytes at most."""
 
 SECRET_BYTES_MIN: Final = 32
-"""RFC 7518: at least the size of the hash. Pulsar's library refuses shorter ones, too."""
+"""RFC 7518 requires at least the size of the hash. Pulsar's library rejects shorter ones, too."""
 
 RSA_BITS_MIN: Final = 2048
 
@@ -73,7 +73,7 @@ class VerifyingKey(NamedTuple):
 
 
 class SigningKey(NamedTuple):
-    """A key that signs, and how."""
+    """A key that signs, and its algorithm."""
 
     key: Any
     algorithm: str
@@ -83,10 +83,10 @@ class SigningKey(NamedTuple):
 
 
 def read_bytes(place: str, *, what: str) -> bytes:
-    """What a setting such as ``tokenSecretKey`` refers to.
+    """Read the bytes that a setting such as ``tokenSecretKey`` refers to.
 
-    ``file:///PATH``, ``data:;base64,...``, a path, or Base64. Raises `ConfigurationError`, which names
-    `what` and never the value.
+    ``file:///PATH``, ``data:;base64,...``, a path, or Base64. Raises `ConfigurationError`, which
+    names `what` and never the value.
     """
     if place.startswith("data:"):
         found = _DATA_URL.fullmatch(place)
@@ -131,7 +131,7 @@ def _from_base64(text: str, what: str) -> bytes:
 
 
 def secret_key(content: bytes, *, what: str) -> VerifyingKey:
-    """A secret. Raises `ConfigurationError` for one that is short, or half of a key pair."""
+    """A secret. Raises `ConfigurationError` if it is too short, or a key of a key pair."""
     if content.lstrip().startswith(_PEM) or _is_public_key(content):
         raise ConfigurationError(f"{what}: this is a key of a key pair, and no secret")
     if len(content) < SECRET_BYTES_MIN:
@@ -143,7 +143,7 @@ def secret_key(content: bytes, *, what: str) -> VerifyingKey:
 
 
 def _bytes_of(algorithm: str) -> int:
-    """Of its hash, and the shortest secret that it takes."""
+    """Bytes of the algorithm's hash, which is also the shortest secret that it takes."""
     return int(algorithm[2:]) // 8
 
 
@@ -185,7 +185,10 @@ def private_key(content: bytes, algorithm: str, *, what: str) -> SigningKey:
 
 
 def _algorithms_of(key: object, algorithm: str, what: str) -> tuple[str, ...]:
-    """The algorithms that a key of this kind takes. Raises `ConfigurationError` if that is not one."""
+    """The algorithms that the key takes.
+
+    Raises `ConfigurationError` if `algorithm` is not one of them.
+    """
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey) and key.key_size < RSA_BITS_MIN:
         raise ConfigurationError(f"{what}: {key.key_size} bits, at least {RSA_BITS_MIN} are needed")
     algorithms = algorithms_of(key)
@@ -198,7 +201,7 @@ def _algorithms_of(key: object, algorithm: str, what: str) -> tuple[str, ...]:
 
 
 def algorithms_of(key: object) -> tuple[str, ...]:
-    """The algorithms that a key of a pair takes; none: it is weak, or of another kind."""
+    """The algorithms that a key of a pair takes; empty: it is too weak, or of another kind."""
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
         return RSA_ALGORITHMS if key.key_size >= RSA_BITS_MIN else ()
     if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey):
@@ -210,12 +213,12 @@ def algorithms_of(key: object) -> tuple[str, ...]:
 
 
 def new_secret(algorithm: str) -> bytes:
-    """A secret as long as the algorithm's hash."""
+    """A new random secret, as long as the algorithm's hash."""
     return secrets.token_bytes(_bytes_of(algorithm))
 
 
 def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
-    """Private (PKCS #8) and public key in DER, as Pulsar writes them."""
+    """A new private key (PKCS #8) and its public key, in DER, as Pulsar writes them."""
     private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
     if algorithm in _CURVE_OF:
         private = ec.generate_private_key(_CURVE_OF[algorithm]())
@@ -234,13 +237,13 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
 
 
 def signing_secret(content: bytes, *, what: str) -> SigningKey:
-    """A secret with the strongest algorithm for which it is long enough, as Pulsar chooses it."""
+    """The secret with the strongest algorithm that it is long enough for, as Pulsar chooses it."""
     key = secret_key(content, what=what)
     return SigningKey(key.key, key.algorithms[-1])
 
 
 def sign(signing: SigningKey, claims: dict[str, Any], headers: dict[str, Any] | None = None) -> str:
-    """A token."""
+    """Sign the claims. Returns the token."""
     return jwt.encode(claims, signing.key, signing.algorithm, {"typ": None, **(headers or {})})
 
 
@@ -248,20 +251,20 @@ def sign(signing: SigningKey, claims: dict[str, Any], headers: dict[str, Any] | 
 
 
 class TokenRules(NamedTuple):
-    """What a token must be, besides signed and not expired."""
+    """What a token must contain, besides a signature and an expiry in the future."""
 
     role_claim: str = "sub"
     audience_claim: str = ""
-    """Empty: the audience is not looked at."""
+    """Empty: the audience is not checked."""
     audiences: tuple[str, ...] = ()
-    """The token must name one of them."""
+    """The token must name one of these."""
     clock_skew_seconds: float = 0.0
 
 
 def checked_claims(token: str | bytes, key: VerifyingKey) -> dict[str, Any]:
-    """The claims of a token whose signature is that of the key. Raises `AuthenticationFailedError`.
+    """The claims of a token that this key verifies. Raises `AuthenticationFailedError`.
 
-    Nothing about the claims is checked.
+    The claims themselves are not checked.
     """
     try:
         decoded = jwt.api_jws.decode_complete(token, key.key, algorithms=list(key.algorithms))
@@ -278,7 +281,7 @@ def checked_claims(token: str | bytes, key: VerifyingKey) -> dict[str, Any]:
 
 
 def unchecked_parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims of a token, whoever signed it. Raises `AuthenticationFailedError`."""
+    """Header and claims of a token, without verifying it. Raises `AuthenticationFailedError`."""
     try:
         header, claims, _ = token.split(".")
         found = [json.loads(base64.urlsafe_b64decode(part + "===")) for part in (header, claims)]
@@ -290,7 +293,10 @@ def unchecked_parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def principal_of(claims: dict[str, Any], rules: TokenRules, now_seconds: float) -> Principal:
-    """Whom a token names. Raises `AuthenticationFailedError` if it must not be taken now."""
+    """The client that the claims name.
+
+    Raises `AuthenticationFailedError` if they are not valid now.
+    """
     expires_at = _time(claims, "exp")
     starts_at = _time(claims, "nbf")
     if expires_at is not None and now_seconds >= expires_at + rules.clock_skew_seconds:
@@ -322,7 +328,7 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
 
 
 class TokenProvider:
-    """Pulsar's `AuthenticationProviderToken`."""
+    """Checks tokens by one configured key, as Pulsar's `AuthenticationProviderToken`."""
 
     method: Final = TOKEN_METHOD
 
@@ -332,7 +338,7 @@ class TokenProvider:
 
     @classmethod
     def of(cls, settings: SecuritySettings) -> TokenProvider:
-        """Reads the key. Raises `ConfigurationError`."""
+        """Read the configured key. Raises `ConfigurationError`."""
         secret = settings.token_secret_key.get_secret_value()
         if secret:
             what = "tokenSecretKey"
@@ -350,5 +356,5 @@ class TokenProvider:
         return cls(key, rules)
 
     async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:
-        """Raises `AuthenticationFailedError`."""
+        """Check a token. Raises `AuthenticationFailedError`."""
         return principal_of(checked_claims(credentials.data, self._key), self._rules, now_seconds)

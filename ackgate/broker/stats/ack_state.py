@@ -1,7 +1,7 @@
-"""What is acked of a subscription, how much of it is durable, and what the gate makes of it.
+"""What a subscription has acked, how much of it is durable, and whether the gate stays open.
 
-Pure, frozen. The parts are the statistics that cursor, gate and store give of themselves; on top
-stand the few figures that everybody asks for first. The same form describes a subscription that a
+Pure, frozen. It contains the statistics of cursor, gate and store, and above them
+the few figures that everybody asks for first. The same form describes a subscription that a
 broker holds (`of_subscription`) and one read from its files: there the gate, the store's counters
 and the forecast, which live in memory only, are None.
 """
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.records.outcome import CursorStoreStats, RecoveryReport
 
-# ---- In how many seconds will a headroom be used up, if it goes on shrinking as it did?
+# ---- Forecast: in how many seconds is a headroom used up, if it goes on shrinking like this?
 #
 # The slope is that of the straight line closest to the samples (least squares): one burst of
 # acks does not turn the answer round. There is none while the headroom does not shrink, before enough
 # time has been watched, and beyond a day, where the rate says nothing any more.
 
 SPAN_MS_MIN: Final = 2_000
-"""Less than this was watched: no forecast."""
+"""No forecast from samples that span less time."""
 
 FORECAST_SECONDS_MAX: Final = 86_400.0
 
 
 def seconds_until_used_up(samples: Sequence[tuple[int, float]]) -> float | None:
-    """`samples`: (time in ms, headroom), oldest first, the last one of now.
+    """Forecast when the headroom is used up, in seconds.
 
-    0.0 when nothing is left already; None when the rate allows no answer.
+    `samples`: (time in ms, headroom), oldest first; the last one is of now. Returns 0.0 if nothing
+    is left, None if the samples allow no forecast.
     """
     if not samples:
         return None
@@ -54,7 +55,7 @@ def seconds_until_used_up(samples: Sequence[tuple[int, float]]) -> float | None:
 
 
 def _slope(samples: Sequence[tuple[int, float]]) -> float:
-    """Of the least-squares line, per ms. The times must not all be equal."""
+    """Slope of the least-squares line, per ms. The times must not all be equal."""
     origin_ms = samples[0][0]
     count = len(samples)
     time_mean = sum(at_ms - origin_ms for at_ms, _ in samples) / count
@@ -69,9 +70,9 @@ def _slope(samples: Sequence[tuple[int, float]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GateForecast:
-    """What happens if the ranges go on growing as they did in the last minute.
+    """Forecasts for ranges that go on growing as in the last minute.
 
-    0.0: it has happened. None: the rate allows no answer.
+    0.0: it has happened already. None: there is no forecast.
     """
 
     gate_shuts_in_seconds: float | None = statistic(
@@ -119,20 +120,20 @@ class AckState:
 
 
 class Headroom(NamedTuple):
-    """How much is left, sampled for the forecast."""
+    """How much may still be acked out of order, sampled for the forecast."""
 
     to_shut: int
-    """Before the gate shuts: ranges, or entries that may still be sent where it is strict."""
+    """Ranges until the gate shuts; if the gate is strict, entries that may still be sent."""
     to_limit: int
-    """Ranges, before more than the limit exist."""
+    """Ranges until there are more than the limit."""
 
 
 def headroom_of(subscription: SubscriptionDriver) -> Headroom:
-    """The headroom now. O(ranges) where the gate is strict, else O(1)."""
+    """The headroom now. O(ranges) if the gate is strict, else O(1)."""
     gate, cursor = subscription.core.gate.settings, subscription.cursor
     to_limit = gate.ranges_max + 1 - cursor.range_count
     if gate.is_strict and gate.enabled:
-        # The gate itself knows no more of the budget than the next read needs.
+        # The gate itself knows only as much of the budget as the next read needs.
         return Headroom(cursor.entry_budget(gate.ranges_max), to_limit)
     return Headroom(to_limit, to_limit)
 
@@ -140,7 +141,10 @@ def headroom_of(subscription: SubscriptionDriver) -> Headroom:
 def of_subscription(
     subscription: SubscriptionDriver, headrooms: Sequence[tuple[int, Headroom]]
 ) -> AckState:
-    """`headrooms`: (time in ms, headroom), oldest first, the last one of now."""
+    """The ack state of a loaded subscription.
+
+    `headrooms`: (time in ms, headroom), oldest first; the last one is of now.
+    """
     gate, store = subscription.core.gate.statistics(), subscription.store
     if gate.is_strict and gate.is_enabled:
         gate = replace(gate, budget_entries=headrooms[-1][1].to_shut)
@@ -166,7 +170,7 @@ def of_subscription(
 
 
 def _store_stats(subscription: SubscriptionDriver, store: CursorStore) -> CursorStoreStats:
-    """The store's, with the receipts, which the subscription keeps."""
+    """Statistics of the store, completed by the waiting receipts, which the subscription counts."""
     waiting = subscription.core.statistics().receipts_waiting
     return replace(store.statistics(), receipts_waiting=waiting)
 

@@ -1,6 +1,6 @@
-"""What a subscription holds back, in which index, and how that is kept.
+"""What a subscription holds back, in which index, and how that index is stored.
 
-Pure, frozen: the statistics that the parts give of themselves, side by side.
+Pure, frozen: the statistics of the services involved, side by side.
 """
 
 from __future__ import annotations
@@ -49,24 +49,27 @@ class DelayedState:
     nacks: NackStatistics = field(default_factory=NackStatistics)
     tracking: DelayStatus = field(default_factory=DelayStatus)
     buckets: BucketStatistics | None = None
-    """None: the tracker keeps no buckets in storage."""
+    """None if the tracker stores no buckets."""
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next delayed entry is due, ms since 1970; in the past: it waits for a consumer."""
+        """When the next delayed entry is due, in ms since 1970.
+
+        A time in the past: a consumer is missing.
+        """
         if self.buckets is not None:
             return self.buckets.next_due_ms
         return self.held.delayed_deadline_ms
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        """What is not as it should be, in sentences."""
+        """What is worse than configured, in sentences."""
         why = self.tracking.why
         return ((why,) if why else ()) + (() if self.buckets is None else self.buckets.degraded)
 
 
 def delayed_state(subscription: SubscriptionDriver) -> DelayedState:
-    """What it holds back now."""
+    """What the subscription holds back now."""
     held = subscription.core.statistics().held
     kept = None if subscription.store is None else subscription.store.statistics()
     return DelayedState(

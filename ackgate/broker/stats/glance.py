@@ -1,4 +1,4 @@
-"""One subscription at a glance: the figures that matter, how bad it is, and why, in sentences.
+"""One subscription at a glance: its main figures, how bad its state is, and why, in sentences.
 
 Pure, frozen. The page, `ackgate overview` and `ackgate stats` show the same sentences. The same row
 describes a subscription that was read from its files: what lives in memory only is then None.
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from ackgate.broker.stats.holes import Hole
 
 QUIET_MS: Final = 30_000
-"""Nothing sent and nothing acked for so long: not merely slow."""
+"""If nothing is sent or acked for so long, the subscription is not merely slow."""
 
 SHUTS_SOON_SECONDS: Final = 3_600.0
-"""A gate that is forecast to shut within this is a risk."""
+"""A gate that is forecast to shut within this time is a risk."""
 
 FILL_RISKY: Final = 0.8
-"""So much of the limit of ranges is a risk where the gate is off: acks would be dropped."""
+"""If the gate is off, so large a share of the range limit is a risk: acks would be dropped."""
 
 
 class Severity(enum.Enum):
     """How bad it is, worst first."""
 
     STUCK = "stuck"
-    """It delivers nothing, or nothing new, and does not help itself."""
+    """It delivers nothing, or nothing new, and will not recover by itself."""
     AT_RISK = "at-risk"
-    """It works, and a crash now or more of the same would hurt."""
+    """It works, but a crash now, or more of the same, would do harm."""
     WAITING = "waiting"
-    """It waits for somebody: consumers, or their acks."""
+    """It waits for its clients: for consumers, or for their acks."""
     FINE = "fine"
 
 
 @dataclass(slots=True, kw_only=True)
 class OverviewRow:
-    """One subscription. Of files everything that lives in memory only is None.
+    """One subscription. In a row from files, what lives in memory only is None.
 
     Not frozen, since 20,000 are made at a time; nobody changes one that `judged` has returned.
     """
@@ -102,16 +102,16 @@ class OverviewRow:
 
     @property
     def fill(self) -> float:
-        """Ranges as a share of their limit."""
+        """Ranges as a share of the limit."""
         return self.ranges / self.ranges_max if self.ranges_max else 0.0
 
     def quiet_ms(self, now_ms: int) -> int:
-        """How long nothing was sent or acked."""
+        """Time since anything was sent or acked."""
         return now_ms - max(self.last_sent_ms or 0, self.last_acked_ms or 0)
 
 
 def judged(row: OverviewRow, now_ms: int) -> OverviewRow:
-    """The row, which gets its severity."""
+    """Set the row's severity, and return the row."""
     row.severity = _severity(row, now_ms)
     return row
 
@@ -135,7 +135,7 @@ def _severity(row: OverviewRow, now_ms: int) -> Severity:
 
 
 def why(row: OverviewRow, oldest: Hole | None, now_ms: int) -> tuple[str, ...]:
-    """What is wrong and what it waits for. `oldest`: its oldest hole, if it has one."""
+    """What is wrong, and what the subscription waits for. `oldest`: its oldest hole, or None."""
     return tuple(_sentences(row, oldest, now_ms))
 
 
@@ -188,7 +188,7 @@ def _reason(reason: PauseReason, row: OverviewRow) -> str:
 
 
 def hole_text(hole: Hole, now_ms: int) -> str:
-    """Where a hole is and who has it, since when."""
+    """Describe a hole: where it is, and which consumer has it since when."""
     since = "" if hole.since_ms is None else f" for {span(now_ms - hole.since_ms)}"
     match hole.state.value:
         case "held":

@@ -1,6 +1,6 @@
-"""The oldest unacked entries of a subscription, who has them and since when; a window of a ledger.
+"""A subscription's oldest unacked entries with their consumers, and the entries of a window.
 
-Edge only in that it looks at live objects. Both answers are bounded: so many holes, so many entries.
+Edge only in that it looks at live objects. Both answers are bounded, in holes and in entries.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ HOLES_MAX: Final = 20
 """Oldest holes of one answer."""
 
 WINDOW_ENTRIES_MAX: Final = 1_024
-"""A window of no more entries says of each who has it."""
+"""A window of at most so many entries names the consumer of each."""
 
 
 class EntryState(enum.Enum):
-    """Where an entry is."""
+    """The state of an entry in a subscription."""
 
     ACKED = "acked"
     HELD = "held"
-    """A consumer has it and has not acked it."""
+    """A consumer has it, and has not acked it."""
     QUEUED = "queued"
-    """It waits to be delivered, again or after its time has come."""
+    """It waits for delivery: again, or because it has become due."""
     DELAYED = "delayed"
     NACKED = "nacked"
-    """It waits after a negative ack."""
+    """It waits for its redelivery after a negative ack."""
     UNREAD = "unread"
-    """It was not delivered yet."""
+    """The dispatcher has not read it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Hole:
     entries: int
     state: EntryState
     holder: str | None
-    """The consumer that has them; None: none."""
+    """The consumer that has them, or None."""
     since_ms: int | None
-    """Since when its consumer has it, to within the sampling interval; None: not known."""
+    """When its consumer got it, to within the sampling interval; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRun:
-    """Neighbouring entries of a window that are alike."""
+    """Neighbouring entries of a window with the same state and consumer."""
 
     first: int
     entries: int
@@ -70,16 +70,16 @@ class LedgerWindow:
     ledger_id: int
     start: int
     stop: int
-    """After its last entry."""
+    """First entry id after the window."""
     ledger_entries: int
     cells: tuple[int, ...]
-    """Thousandths acked per slice."""
+    """Thousandths that are acked, for each slice of the window."""
     runs: tuple[WindowRun, ...] | None
-    """Each entry; None: the window is too large for that."""
+    """The entries one by one, in runs. None: the window is too large."""
 
 
 def state_of(subscription: SubscriptionDriver, position: Position) -> tuple[EntryState, str | None]:
-    """Where an entry is, and the consumer that has it. O(consumers)."""
+    """The state of an entry, and the consumer that has it. O(consumers)."""
     core = subscription.core
     if subscription.cursor.is_acked(position):
         return EntryState.ACKED, None
@@ -97,7 +97,7 @@ def state_of(subscription: SubscriptionDriver, position: Position) -> tuple[Entr
 def oldest_holes(
     subscription: SubscriptionDriver, sampler: StatsSampler, holes_max: int = HOLES_MAX
 ) -> tuple[Hole, ...]:
-    """The first unacked runs of what was read, cut where the holder or the state changes."""
+    """The first holes among what was read, split where the consumer or the state changes."""
     cursor, ledgers = subscription.cursor, subscription.topic.ledger.ledgers
     holes: list[Hole] = []
     since = {

@@ -114,7 +114,7 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
 
 
 def _is_waiting(subscription: SubscriptionDriver) -> bool:
-    """Whether it has consumers and nothing to read (Pulsar's cursor waits for entries then)."""
+    """Whether it has consumers and nothing to read. In Pulsar its cursor waits for entries then."""
     last = subscription.topic.ledger.ledgers.last_confirmed
     return bool(subscription.consumers) and subscription.cursor.read_position > last
 

@@ -1,7 +1,7 @@
-"""Frozen statistics as JSON and back; pydantic does it.
+"""Converts frozen statistics to JSON and back, by pydantic.
 
-Pure. Keys are the fields' names in Pulsar's camelCase; a `Position` is ``"ledger:entry"`` as Pulsar prints
-it, an enum is its value. Reading is strict, because the text comes from a socket.
+Pure. Keys are the fields' names in Pulsar's camelCase; a `Position` is ``"ledger:entry"`` as Pulsar
+prints it, an enum is its value. Reading is strict, because the text comes from a socket.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def to_json(value: Any, exclude: Any = None) -> Any:  # noqa: ANN401 - any stati
 
 
 def from_json(kind: type[T], text: bytes | str) -> T:
-    """An instance of the dataclass `kind`. Unknown keys are passed over.
+    """Read an instance of the dataclass `kind`. Ignores unknown keys.
 
     Raises `CorruptRecordError` naming the key.
     """
@@ -55,7 +55,7 @@ _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Made at the first use: that takes milliseconds."""
+    """The converter of a type, made at its first use because that takes milliseconds."""
     if kind not in _ADAPTERS:
         form: Any = kind | None  # pydantic takes no configuration for a dataclass by itself
         adapter = _ADAPTERS[kind] = TypeAdapter(form, config=_FORM)
@@ -64,7 +64,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def _named_types() -> dict[str, Any]:
-    """What annotations name that their modules import for type checkers only."""
+    """Types in annotations that their modules import for type checkers only."""
     from ackgate.broker.stats.ack_state import AckState  # noqa: PLC0415 - it is not needed to write
     from ackgate.broker.stats.delayed import DelayedState  # noqa: PLC0415
     from ackgate.broker.stats.glance import OverviewRow  # noqa: PLC0415

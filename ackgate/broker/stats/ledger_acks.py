@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackgate.cursor import Position
 
 FULL: Final = 1000
-"""A cell in which everything is acked."""
+"""The value of a cell whose entries are all acked."""
 
 CELLS_MAX: Final = 1024
 """Cells of one ledger; more than a terminal is wide."""
@@ -43,11 +43,12 @@ class LedgerAcks:
     ledger_id: int
     entries: int
     acked: int
-    """Entries acked, those at or below the mark-delete included."""
+    """Acked entries, including those at or below the mark-delete."""
     ranges: int
     """Ack ranges above the mark-delete."""
     cells: tuple[int, ...]
-    """Thousandths acked per slice, from the first entry to the last. Empty: no entries."""
+    """Thousandths acked per slice, from the first entry to the last. Empty if there are no
+    entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class AckPicture:
 
     ledgers: tuple[LedgerAcks, ...]
     ledgers_omitted: int
-    """Later ledgers that are not shown."""
+    """Number of later ledgers that are left out."""
 
 
 def ack_picture(
@@ -65,7 +66,10 @@ def ack_picture(
     acked: Mapping[int, BitMap],
     cells: int,
 ) -> AckPicture:
-    """`entry_counts`: (ledger id, entries), ascending. `acked`: entry ids above the mark-delete."""
+    """The picture of a subscription's message ledgers.
+
+    `entry_counts`: (ledger id, entries), ascending. `acked`: entry ids above the mark-delete.
+    """
     if not 1 <= cells <= CELLS_MAX:
         raise CallerError(f"number of cells is {cells}, allowed is 1..{CELLS_MAX}")
     shown = [pair for pair in entry_counts if pair[0] >= mark_delete.ledger_id and pair[1] > 0]
@@ -94,9 +98,9 @@ def _ledger_acks(
 def cells_between(
     bitmap: BitMap | None, passed: int, start: int, stop: int, cells: int
 ) -> tuple[int, ...]:
-    """The cells of a part of a ledger, ``start <= entry < stop``.
+    """The cells of a part of a ledger, for ``start <= entry < stop``.
 
-    `bitmap`: acked entry ids above the mark-delete. `passed`: entries at or below it.
+    `bitmap`: acked entry ids above the mark-delete. `passed`: number of entries at or below it.
     """
     width = min(cells, stop - start)
     edges = [start + (stop - start) * cell // width for cell in range(width + 1)] if width else []

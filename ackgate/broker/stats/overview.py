@@ -29,21 +29,22 @@ if TYPE_CHECKING:
     from ackgate.dispatcher import PauseReason
 
 PAGE_ROWS_MAX: Final = 200
-"""Rows of one answer."""
+"""Rows of one page."""
 
 SNAPSHOT_MS_MIN: Final = 1_000
-"""A snapshot is used again for so long, however many pages are open."""
+"""Shortest time for which a snapshot is used again, however many pages are open."""
 
 SNAPSHOT_SHARE: Final = 20
-"""And for so many times the time that it took: looking costs a twentieth of a core."""
+"""A snapshot is used for so many times the time that it took. So they cost a twentieth of a
+core."""
 
 SNAPSHOT_MS_MAX: Final = 10_000
 
 SNAPSHOT_KEPT_SECONDS: Final = 60.0
-"""Then it is dropped, if nobody looks any more."""
+"""After this time without a new snapshot the last one is dropped."""
 
 ROWS_AT_ONCE: Final = 100
-"""Rows taken, or compared, before others get their turn."""
+"""Rows taken, or compared, before other tasks get their turn."""
 
 _NO_REASONS: Final[Mapping[PauseReason, int]] = {}
 
@@ -53,7 +54,7 @@ _RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 def overview_row(
     subscription: SubscriptionDriver, sampler: StatsSampler, now_ms: int
 ) -> OverviewRow:
-    """Look at one subscription. O(consumers)."""
+    """Make the row of one subscription. O(consumers)."""
     core, cursor, store = subscription.core, subscription.cursor, subscription.store
     gate, counts = core.gate, core.counts
     dispatching = core.dispatching if subscription.consumers else None
@@ -65,7 +66,7 @@ def overview_row(
     unacked = 0 if dispatching is None else dispatching.unacked_messages
     undelivered = backlog - delayed - nacks
     if dispatching is not None and dispatching.active_consumer is not None:
-        # Exclusive and Failover do not follow what they sent: it is what was read.
+        # Exclusive and Failover do not record what they sent: it is what was read.
         undelivered = cursor.statistics().unread_entries
         unacked = backlog - undelivered
     elif dispatching is not None:
@@ -122,7 +123,7 @@ def overview_row(
 
 
 class Order(enum.Enum):
-    """By what a page is sorted."""
+    """The order of the rows."""
 
     WORST = "worst"
     TOPIC = "topic"
@@ -159,10 +160,10 @@ _KEYS: Final[Mapping[Order, Callable[[OverviewRow], tuple[object, ...]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewQuery:
-    """Which rows, in which order."""
+    """Which rows to return, in which order."""
 
     text: str = ""
-    """In the names of topic or subscription, in any case."""
+    """Text to look for in the names of topic and subscription, ignoring case."""
     severities: frozenset[Severity] = frozenset(Severity)
     order: Order = Order.WORST
     is_reversed: bool = False
@@ -172,7 +173,7 @@ class OverviewQuery:
 
 @dataclass(frozen=True, slots=True)
 class OverviewAnswer:
-    """One page."""
+    """One page of rows."""
 
     source: str = statistic("The broker's address, or the data directory")
     is_live: bool = statistic("False: as persisted; a running broker may know more")
@@ -188,14 +189,14 @@ class OverviewAnswer:
 
 
 class RowsFound(NamedTuple):
-    """The rows of one page, and how many there are."""
+    """The rows of one page, and how many rows match the query."""
 
     rows: list[OverviewRow]
     matching: int
 
 
 def page_of_rows(rows: Sequence[OverviewRow], query: OverviewQuery) -> RowsFound:
-    """Filter, sort and cut. Pure. `rows`: in the order of topic and subscription."""
+    """Filter, sort and cut rows. Pure. `rows`: in the order of topic and subscription."""
     text, severities = query.text.casefold(), query.severities
     found = list(rows)
     if len(severities) < len(Severity):
@@ -214,7 +215,7 @@ def page_of_rows(rows: Sequence[OverviewRow], query: OverviewQuery) -> RowsFound
 
 
 def counted_severities(rows: Iterable[OverviewRow]) -> dict[str, int]:
-    """How many rows are how bad, the worst first."""
+    """Number of rows for each severity, the worst first."""
     counted = Counter(row.severity.value for row in rows)
     return {severity.value: counted[severity.value] for severity in Severity}
 
@@ -222,7 +223,10 @@ def counted_severities(rows: Iterable[OverviewRow]) -> dict[str, int]:
 def merged(
     answers: Sequence[OverviewAnswer | str], query: OverviewQuery, source: str
 ) -> OverviewAnswer:
-    """One page of several brokers' first rows. Pure. A text: why one did not answer."""
+    """Merge the first rows of several brokers into one page. Pure.
+
+    An answer that is a text says why a broker did not answer.
+    """
     given = [answer for answer in answers if isinstance(answer, OverviewAnswer)]
     rows = sorted((row for answer in given for row in answer.rows), key=_by_name)
     severities: Counter[str] = Counter()
@@ -258,7 +262,7 @@ class _Snapshot(NamedTuple):
 
 @dataclass(slots=True)
 class Overview:
-    """The rows of one broker, taken when somebody looks and shared by all who do."""
+    """The rows of one broker, taken when somebody asks, and shared by all who do."""
 
     topics: Iterable[Topic]
     sampler: StatsSampler
@@ -274,7 +278,10 @@ class Overview:
         source: str,
         is_visible: Callable[[SubscriptionDriver], bool] | None = None,
     ) -> OverviewAnswer:
-        """One page. `source`: this broker's address. `is_visible`: which count and are shown; None: all."""
+        """One page of this broker's rows.
+
+        `source`: this broker's address. `is_visible`: subscriptions to show and count; None: all.
+        """
         snapshot = await self._current()
         all_rows, severities = snapshot.rows, snapshot.severities
         if is_visible is not None:
@@ -301,7 +308,7 @@ class Overview:
     async def _visible(
         self, snapshot: _Snapshot, is_visible: Callable[[SubscriptionDriver], bool]
     ) -> list[OverviewRow]:
-        """The rows of the snapshot that may be shown. A subscription that is gone has none."""
+        """The rows of the snapshot that may be shown; none for a subscription that is gone."""
         found: list[OverviewRow] = []
         for looked_at, row in enumerate(snapshot.rows, start=1):
             driver = snapshot.drivers[row.topic, row.subscription]()
@@ -312,7 +319,7 @@ class Overview:
         return found
 
     def explained(self, row: OverviewRow, subscription: SubscriptionDriver) -> OverviewRow:
-        """The row with its sentences and its history."""
+        """The row with its sentences and its history filled in."""
         oldest = oldest_holes(subscription, self.sampler, 1) if row.backlog else ()
         return replace(
             row,

@@ -1,7 +1,7 @@
 """Samples the counters of topics and their clients, to compute rates.
 
-Edge only in that it reads live objects. The objects count, and know no rates; the broker's upkeep and
-requests for statistics take samples, which are dropped with their object.
+Edge only in that it reads live objects. The objects count, and know no rates. The broker's upkeep
+and requests for statistics take samples; these are dropped together with their object.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 #                                                  gone   kept (between two: a straight line)
 
 SPACING_MS: Final = 1_000
-"""At least this long between two samples: `--watch` may ask as often as it likes."""
+"""Shortest time between two samples: `--watch` may ask as often as it likes."""
 
 WINDOW_MS: Final = 60_000
 """How far back a rate looks; Pulsar averages over its minute of statistics too."""
 
 RATE_SPAN_MS_MIN: Final = 200
-"""A rate over less time than this would be noise: it is 0."""
+"""A rate over less time would be noise, so it is 0."""
 
 
 class Sample(NamedTuple):
@@ -63,7 +63,7 @@ class History:
         return tuple(self._samples)
 
     def note(self, now_ms: int, numbers: tuple[float, ...]) -> None:
-        """The numbers are these now. Cheap; too early is ignored."""
+        """Record the numbers of now. Cheap. Ignored if the last sample is too recent."""
         samples = self._samples
         if samples and now_ms - samples[-1].at_ms < SPACING_MS:
             return
@@ -77,7 +77,7 @@ class History:
             del samples[0]
 
     def rates(self, now_ms: int, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """Growth per second of each number over the window, given what they are now."""
+        """Growth per second of each number over the window. `numbers`: what they are now."""
         if not self._samples:
             return (0.0,) * len(numbers)
         base = self._at(max(now_ms - WINDOW_MS, self._samples[0].at_ms))
@@ -90,7 +90,7 @@ class History:
         )
 
     def _at(self, at_ms: int) -> Sample:
-        """The numbers at a time within what is kept, on the line between two samples."""
+        """The numbers at a time, interpolated between the two samples around it."""
         before = self._samples[0]
         for after in self._samples:
             if after.at_ms > at_ms:
@@ -109,14 +109,15 @@ class History:
 # ---- Up to an hour of one number, for a picture
 
 TREND_POINTS_MAX: Final = 60
-"""A kilobyte for each subscription that has ack ranges, or had some."""
+"""Points take a kilobyte for each subscription that has ack ranges, or had some."""
 
 TREND_SPACING_MS_MAX: Final = 60_000
-"""Points are dense at first; when there are too many every second one goes, until they stand so apart."""
+"""Widest spacing. Points are dense at first; when there are too many, every second one is
+dropped."""
 
 
 class RangesTrend:
-    """A number over the last hour in a bounded number of points, oldest first."""
+    """One number over the last hour, in a bounded number of points."""
 
     __slots__ = ("_spacing_ms", "_times", "_values")
 
@@ -127,11 +128,14 @@ class RangesTrend:
 
     @property
     def points(self) -> tuple[tuple[int, int], ...]:
-        """(time in ms, value)."""
+        """The points as (time in ms, value), oldest first."""
         return tuple(zip(self._times, self._values, strict=True))
 
     def note(self, now_ms: int, value: int) -> None:
-        """The number is this now. Too early is ignored; while it stands still the last point moves."""
+        """Record the number of now. Ignored if the last point is too recent.
+
+        While the number does not change, only the last point moves.
+        """
         times, values = self._times, self._values
         if len(values) > 1 and values[-1] == values[-2] == value:
             times[-1] = now_ms
@@ -153,17 +157,17 @@ class Holding(NamedTuple):
 
     position: Position
     since_ms: int
-    """Not later than this it was sent, to within `SAMPLE_SECONDS`."""
+    """It was sent by this time, to within `SAMPLE_SECONDS`."""
 
 
 SAMPLE_SECONDS: Final = 10.0
 """How often upkeep samples everything."""
 
 TOPICS_AT_ONCE: Final = 10
-"""Topics that are sampled before others get their turn."""
+"""Topics that are sampled before other tasks get their turn."""
 
 _HEADROOM: Final = slice(5, 7)
-"""Where a subscription's numbers hold its `Headroom`."""
+"""Where the `Headroom` is among the numbers of a subscription."""
 
 
 class StatsSampler:
@@ -173,7 +177,7 @@ class StatsSampler:
         self._clock_ms = clock_ms
         self._histories: WeakKeyDictionary[Counting, History] = WeakKeyDictionary()
         self._trends: WeakKeyDictionary[SubscriptionDriver, RangesTrend] = WeakKeyDictionary()
-        """Of the subscriptions that have ack ranges, or had some."""
+        """Only of subscriptions that have ack ranges, or had some."""
         self._holdings: WeakKeyDictionary[Consumer, Holding] = WeakKeyDictionary()
 
     async def sample(self, topics: Iterable[Topic]) -> None:
@@ -200,7 +204,10 @@ class StatsSampler:
         return rates
 
     def headrooms(self, subscription: SubscriptionDriver) -> list[tuple[int, Headroom]]:
-        """The subscription's headroom over the last minute, the last one of now."""
+        """The subscription's headroom over the last minute, as (time in ms, headroom).
+
+        The last one is of now.
+        """
         kept = [
             (sample.at_ms, Headroom(*map(int, sample.numbers[_HEADROOM])))
             for sample in self._history(subscription).samples
@@ -208,19 +215,19 @@ class StatsSampler:
         return [*kept, (self._clock_ms(), headroom_of(subscription))]
 
     def headrooms_kept(self, subscription: SubscriptionDriver) -> list[tuple[int, Headroom]]:
-        """The same without one of now: it costs no look at the ranges."""
+        """As `headrooms`, without one of now, so that the ranges need not be counted."""
         history = self._histories.get(subscription)
         samples = () if history is None else history.samples
         return [(s.at_ms, Headroom(*map(int, s.numbers[_HEADROOM]))) for s in samples]
 
     def ranges_history(self, subscription: SubscriptionDriver) -> tuple[tuple[int, int], ...]:
-        """The ack ranges over up to an hour, the last ones of now; empty if there never were any."""
+        """(time in ms, number of ack ranges) over up to an hour; empty if there never were any."""
         self._note_ranges(subscription, self._clock_ms())
         trend = self._trends.get(subscription)
         return () if trend is None else trend.points
 
     def oldest_unacked(self, consumer: Consumer) -> Holding | None:
-        """What the consumer has had for the longest time; None: nothing that is known."""
+        """The entry that the consumer has had for the longest time, or None."""
         first = consumer.subscription.core.first_in_flight(consumer)
         known = self._holdings.get(consumer)
         if first is None:
@@ -251,17 +258,17 @@ class StatsSampler:
 
 
 def topic_numbers(topic: Topic) -> tuple[float, ...]:
-    """Messages in, bytes in."""
+    """The topic's counters: messages in, bytes in."""
     return topic.messages_in, topic.bytes_in
 
 
 def producer_numbers(producer: Producer) -> tuple[float, ...]:
-    """Messages in, bytes in."""
+    """The producer's counters: messages in, bytes in."""
     return producer.messages_in, producer.bytes_in
 
 
 def consumer_numbers(consumer: Consumer) -> tuple[float, ...]:
-    """Messages out, bytes out, messages acked, messages redelivered."""
+    """The consumer's counters: messages out, bytes out, messages acked, messages redelivered."""
     counts = consumer.subscription.core.counts_of(consumer)
     return (
         counts.messages_out,
@@ -272,7 +279,10 @@ def consumer_numbers(consumer: Consumer) -> tuple[float, ...]:
 
 
 def subscription_numbers(subscription: SubscriptionDriver) -> tuple[float, ...]:
-    """Messages out, bytes out, acked, redelivered, expired; then the `Headroom`."""
+    """The subscription's counters: messages out, bytes out, acked, redelivered, expired.
+
+    Then come the two numbers of its `Headroom`.
+    """
     counts = subscription.core.counts
     return (
         counts.messages_out,

@@ -44,7 +44,7 @@ TYPE_NAMES: Final[Mapping[SubscriptionType | None, str]] = {
     SubscriptionType.FAILOVER: "Failover",
     SubscriptionType.KEY_SHARED: "Key_Shared",
 }
-"""Pulsar's spelling."""
+"""Subscription types as Pulsar spells them."""
 
 _ACCESS_MODE_NAMES: Final[Mapping[AccessMode, str]] = {
     AccessMode.SHARED: "Shared",
@@ -55,9 +55,9 @@ _ACCESS_MODE_NAMES: Final[Mapping[AccessMode, str]] = {
 
 
 async def earliest_publish_times(topic: Topic) -> dict[str, int]:
-    """When the oldest unacked message of each subscription was published, ms since 1970.
+    """Publish time of each subscription's oldest unacked message, in ms since 1970.
 
-    Left out: subscriptions without a backlog. Raises as `MessageReads.read_one`.
+    Leaves out subscriptions without a backlog. Raises as `MessageReads.read_one`.
     """
     times = {}
     for name, subscription in list(topic.subscriptions.items()):
@@ -76,7 +76,10 @@ def topic_stats(
     owner: str,
     earliest: Mapping[str, int] | None = None,
 ) -> TopicStats:
-    """`owner`: address of this broker. `earliest`: what `earliest_publish_times` found."""
+    """Statistics of a topic or partition.
+
+    `owner`: address of this broker. `earliest`: what `earliest_publish_times` returned.
+    """
     earliest = earliest or {}
     subscriptions = {
         name: subscription_stats(subscription, sampler, earliest_ms=earliest.get(name, 0))
@@ -181,15 +184,15 @@ def subscription_stats(
 
 
 def iso_time(seconds: float) -> str:
-    """ISO 8601 in UTC, to the millisecond."""
+    """A time (seconds since 1970) in ISO 8601, UTC, to the millisecond."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
 
 
 def _backlog_bytes(ledger: ManagedLedger[Entry], mark_delete: Position) -> int:
-    """Bytes from the mark-delete on, acked or not, as Pulsar estimates them.
+    """Estimate the bytes from the mark-delete on, acked or not, as Pulsar does.
 
-    Whole ledgers, and of the mark-delete's own ledger the share after it.
+    Counts later ledgers whole, and of the mark-delete's own ledger the share of entries after it.
     """
     total = 0
     for record in ledger.ledger_records:

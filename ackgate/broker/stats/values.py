@@ -192,7 +192,7 @@ class AckStateAnswer:
     stats: SubscriptionStats
     picture: AckPicture
     holes: tuple[Hole, ...] = ()
-    """The oldest ones, with who has them."""
+    """The oldest holes, with their consumers."""
 
 
 @dataclass(frozen=True, slots=True)

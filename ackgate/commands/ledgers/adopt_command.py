@@ -74,7 +74,7 @@ async def _show_and_apply(
 
 
 async def _lost_partition_counts(metadata: MetadataStore, plan: AdoptionPlan) -> dict[str, int]:
-    """Partitioned topics that the metadata do not know, or with fewer partitions than there are."""
+    """Partition counts to restore, by topic: where the stored one is missing or too small."""
     counts: dict[str, int] = {}
     for each in plan.ledgers:
         topic = each.owner.split(" cursor ")[0]

@@ -1,6 +1,6 @@
-"""Bookies, and the audits of many ledgers added up, for people and for programs.
+"""Renders bookies, and the audits of many ledgers, for people and for programs.
 
-Pure, but for the question that each bookie of a real cluster is asked.
+Pure, except that `cluster_bookies_json` asks each bookie of a real cluster.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Findings:
-    """The audits of many ledgers: their totals, and the ledgers with something wrong."""
+    """Adds up the audits of many ledgers, and keeps those of ledgers with something wrong."""
 
     totals: AuditTotals = field(default_factory=AuditTotals)
     audits: list[LedgerAudit] = field(default_factory=list)
-    """Of ledgers that are not whole, or could not be checked."""
+    """Audits of ledgers that have bad copies, or could not be checked."""
     unverified: int = 0
-    """Ledgers whose copies were counted, and could not be verified."""
+    """Ledgers whose copies were counted but could not be verified."""
 
     def add(self, audit: LedgerAudit, *, is_named: bool, is_repair: bool = False) -> None:
-        """`is_named`: the user has named the ledger, so one that does not exist is an error."""
+        """Add the audit of one ledger.
+
+        `is_named`: the user named the ledger, so it is an error if it does not exist.
+        """
         if audit.is_deleted and is_named:
             audit.error = "does not exist"
         self.totals.add(audit, is_repair=is_repair)
@@ -49,7 +52,7 @@ class Findings:
 
 
 def bookie_lines(storage: OfflineStorage, named: Iterable[str] = ()) -> list[str]:
-    """Which bookies there are; `named`: those that ledgers speak of."""
+    """A table of bookies and their damages. `named`: bookies that ledgers name, here or not."""
     rows = []
     damages: list[str] = []
     for bookie in storage.client.bookies:
@@ -67,7 +70,7 @@ def bookie_lines(storage: OfflineStorage, named: Iterable[str] = ()) -> list[str
 
 
 def audit_lines(audits: Sequence[LedgerAudit]) -> list[str]:
-    """Every copy that is not whole, and every ledger that could not be checked."""
+    """A table of copies that are missing or damaged, and of ledgers that were not checked."""
     rows = []
     notes = []
     for audit in audits:
@@ -105,7 +108,7 @@ def _ranges(entries: EntryRanges) -> str:
 
 
 def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) -> str:
-    """How much was looked at, and what came of it."""
+    """One line: how many ledgers were checked, what is wrong, what was repaired."""
     text = f"{count(totals.ledgers, 'ledger')} checked"
     wrong = totals.under_replicated_ledgers
     if wrong:
@@ -134,7 +137,7 @@ def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) ->
 
 
 def open_fragments(audit: LedgerAudit) -> int:
-    """Fragments that were not looked at, being written."""
+    """Fragments of the ledger that were not checked because they are still written."""
     if audit.metadata is None:
         return 0
     return sum(span.is_open for span in spans(audit.metadata)) - sum(
@@ -143,7 +146,7 @@ def open_fragments(audit: LedgerAudit) -> int:
 
 
 def is_unverified(audit: LedgerAudit) -> bool:
-    """Whether copies were counted, but not verified."""
+    """Whether copies were counted but not verified."""
     return any(not finding.is_verified for finding in audit.fragments)
 
 
@@ -188,7 +191,7 @@ def _json_ranges(entries: EntryRanges) -> list[list[int]]:
 
 
 def bookies_json(storage: OfflineStorage) -> list[dict[str, Any]]:
-    """The state of bookies as JSON."""
+    """The bookies that are directories, and those left out, as JSON."""
     return [
         {
             "bookie": bookie.bookie_id,
@@ -204,7 +207,7 @@ def bookies_json(storage: OfflineStorage) -> list[dict[str, Any]]:
 
 
 async def cluster_bookies_json(cluster: BookKeeperClient) -> list[dict[str, Any]]:
-    """The bookies of a real cluster as JSON; each that is registered was asked for its disk space."""
+    """The bookies of a real cluster as JSON. Asks each registered one for its disk space."""
     return await asyncio.gather(*(_asked(cluster, bookie) for bookie in await cluster.bookies()))
 
 
@@ -237,7 +240,7 @@ async def _asked(cluster: BookKeeperClient, bookie: KnownBookie) -> dict[str, An
 
 
 def cluster_bookie_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The same as a table."""
+    """A table of what `cluster_bookies_json` returned."""
     cells = [
         (
             printable(row["bookie"]),

@@ -52,7 +52,7 @@ _NO_REPAIR: Final = (
 
 
 def run_bookies(arguments: argparse.Namespace) -> int:
-    """List, check or repair. Raises `AckGateError`."""
+    """List, check or repair. Returns the exit code. Raises `AckGateError`."""
     if arguments.action == "list":
         with quiet_logs():
             return asyncio.run(_list(arguments))
@@ -143,7 +143,7 @@ async def _run(
             if is_repair and not arguments.replace_lost and totals.unmended_ledgers:
                 lines += ["--replace-lost gives the places of bookies that are not here to others"]
             _print_blocks(bookie_lines(storage, named), lines, summary)
-        # Nobody looks at the copies of what is still written; those of a bookie that is gone are gone.
+        # A fragment still being written is not checked, and copies on a missing bookie are lost.
         is_missed = bool(not_here) and (unlooked > 0 or not is_repair)
         has_error = any(audit.error for audit in found.audits)
         is_found = totals.unmended_ledgers or is_missed or has_error

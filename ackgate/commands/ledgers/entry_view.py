@@ -1,6 +1,8 @@
-"""Entries of message ledgers, cursor ledgers and snapshots, taken apart for people and for programs. Pure.
+"""Renders entries of message ledgers, cursor ledgers and snapshots, for people and for programs.
 
-What cannot be taken apart says why, in place of its content.
+Pure.
+
+An entry that cannot be decoded has an error in place of its content.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SNAPSHOT_HEAD: Final = ("entry", "kind", "number", "delayed", "first due", "last
 
 
 def message_json(ledger_id: int, entry: LedgerEntry, *, has_payload: bool) -> dict[str, Any]:
-    """A message, or a batch of them."""
+    """An entry of a message ledger as JSON: a message, or a batch of them."""
     described: dict[str, Any] = {
         "ledgerId": ledger_id,
         "entryId": entry.entry_id,
@@ -78,7 +80,7 @@ def _message_payload(payload: bytes) -> bytes:
 
 
 def message_line(described: dict[str, Any]) -> str:
-    """The same in a line."""
+    """What `message_json` returned, as one line of text."""
     parts = [
         f"{described['ledgerId']}:{described['entryId']}".ljust(10),
         size_text(described["bytes"]).rjust(9),
@@ -106,7 +108,7 @@ def message_line(described: dict[str, Any]) -> str:
 
 
 def record_json(entry: LedgerEntry) -> dict[str, Any]:
-    """A record of a cursor ledger as JSON; of a damaged one the error."""
+    """A record of a cursor ledger as JSON. A damaged one has an error."""
     described: dict[str, Any] = {"entryId": entry.entry_id, "bytes": len(entry.payload)}
     try:
         record = decode_record(entry.payload)
@@ -147,7 +149,7 @@ def _record_fields(record: CursorRecord) -> dict[str, Any]:
 
 
 def record_row(described: dict[str, Any]) -> tuple[str, ...]:
-    """The same in columns: those of `RECORD_HEAD`."""
+    """What `record_json` returned, in the columns of `RECORD_HEAD`."""
     if "ownerEpoch" not in described:
         return (
             str(described["entryId"]),
@@ -179,7 +181,7 @@ def record_row(described: dict[str, Any]) -> tuple[str, ...]:
 
 
 def hex_lines(ledger_id: int, entry: LedgerEntry) -> list[str]:
-    """The bytes of an entry, to look at."""
+    """A hex dump of an entry."""
     lines = [f"{ledger_id}:{entry.entry_id}  {len(entry.payload)} bytes"]
     for at in range(0, len(entry.payload), _HEX_COLUMNS):
         piece = entry.payload[at : at + _HEX_COLUMNS]
@@ -189,7 +191,7 @@ def hex_lines(ledger_id: int, entry: LedgerEntry) -> list[str]:
 
 
 def snapshot_json(ledger_id: int, entry: LedgerEntry) -> dict[str, Any]:
-    """The metadata, a segment, or a chunk of either."""
+    """An entry of a snapshot as JSON: its metadata, a segment, or a chunk of either."""
     described: dict[str, Any] = {"entryId": entry.entry_id, "bytes": len(entry.payload)}
     try:
         record = decode_entry(entry.payload, snapshot_id=ledger_id)
@@ -232,7 +234,7 @@ def _metadata_fields(metadata: SnapshotMetadata) -> dict[str, Any]:
 
 
 def snapshot_row(described: dict[str, Any]) -> tuple[str, ...]:
-    """The same in columns: those of `SNAPSHOT_HEAD`."""
+    """What `snapshot_json` returned, in the columns of `SNAPSHOT_HEAD`."""
     entry_id, size = str(described["entryId"]), str(described["bytes"])
     match described["kind"]:
         case "chunk":

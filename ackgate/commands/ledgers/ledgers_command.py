@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
 
 _READ_BYTES: Final = 4 * 1024 * 1024
-"""Aim of one read."""
+"""Bytes that one read aims at."""
 
 _READ_ENTRIES_MAX: Final = 500
 _LOOK_AT_ONCE: Final = 32
@@ -73,7 +73,7 @@ _OPEN_ERRORS: Final = (StorageError, CorruptRecordError)
 
 
 def run_ledgers(arguments: argparse.Namespace) -> int:
-    """List, show, read or verify. Raises `AckGateError`."""
+    """List, show, read or verify. Returns the exit code. Raises `AckGateError`."""
     with quiet_logs():
         return asyncio.run(_run(arguments))
 
@@ -131,7 +131,7 @@ async def _list(ledgers: OpenedLedgers, arguments: argparse.Namespace) -> int:
 
 
 def _is_of(topic: str, wanted: str) -> bool:
-    """The topic, or one of its partitions."""
+    """Whether `topic` is the wanted topic or one of its partitions."""
     return topic == wanted or (
         topic.startswith(f"{wanted}-partition-")
         and topic.removeprefix(f"{wanted}-partition-").isdigit()
@@ -170,7 +170,7 @@ async def _summary(ledgers: OpenedLedgers, metadata: LedgerMetadata) -> dict[str
 
 
 def _list_lines(rows: list[dict[str, Any]], *, has_bookies: bool) -> list[str]:
-    """`has_bookies`: with the last ensemble of each."""
+    """A table of ledgers. `has_bookies`: with a column for the last ensemble of each."""
     head: tuple[str, ...] = ("ledger", "state", "kind", "entries", "size", "E/W/A", "created", "of")
     shown = [_list_row(row) for row in rows]
     if has_bookies:
@@ -248,7 +248,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _fragment_lines(summary: dict[str, Any]) -> list[str]:
-    """Which bookies have which entries, and what the ledger's creator noted."""
+    """Lines on which bookies hold which entries, and on the ledger's custom metadata."""
     firsts = [fragment["firstEntryId"] for fragment in summary["fragments"]]
     lasts = [str(first - 1) for first in firsts[1:]]
     lasts.append(str(summary["entries"] - 1) if summary["state"] == "CLOSED" else "")
@@ -301,7 +301,7 @@ def _copies_text(summary: dict[str, Any]) -> str:
 async def _audited(
     storage: OfflineStorage, ledger_id: int, metadata: LedgerMetadata | None = None
 ) -> LedgerAudit:
-    """All its copies, also of what is still written, as far as it goes now."""
+    """Audit all copies of a ledger. Of an open ledger, up to the last entry found now."""
     open_until = -1
     try:
         metadata = metadata or await storage.client.metadata(ledger_id)
@@ -311,7 +311,7 @@ async def _audited(
             )
             open_until = await reader.last_entry_found()
     except AckGateError:
-        pass  # the audit says what is wrong
+        pass  # the audit below reports what is wrong
     auditor = storage.client.auditor(password=storage.places.password)
     return await auditor.audit_ledger(ledger_id, is_repair=False, open_until=open_until)
 
@@ -338,7 +338,10 @@ async def _read(ledgers: OpenedLedgers, arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(text: str | None, last_found: int) -> tuple[int, int]:
-    """First and last entry. Raises `ConfigurationError` for what is no range, `CallerError`."""
+    """Parse FIRST, FIRST..LAST or FIRST.. into the first and last entry id.
+
+    Raises `ConfigurationError` for a malformed range, `CallerError` for one beyond the last entry.
+    """
     if text is None:
         return 0, last_found
     first_text, dots, last_text = text.partition("..")
@@ -377,7 +380,7 @@ def _say_entry(
 async def _entries(
     ledgers: OpenedLedgers, ledger_id: int, first: int, last: int
 ) -> AsyncIterator[LedgerEntry | tuple[int, str]]:
-    """Entries in order; of one that cannot be read its id and why."""
+    """Read entries in order. In place of one that cannot be read: its id and the reason."""
     reader = await ledgers.client.open_without_recovery(ledger_id, password=ledgers.password)
     step = 16
     while first <= last:

@@ -1,9 +1,11 @@
-"""What the tools look at: a broker's directories, or a real BookKeeper cluster. Opened read-only.
+"""The ledgers that a tool looks at: a broker's directories, or a real BookKeeper cluster.
 
-Edge. ``--metadata zk+hierarchical://HOST:PORT/ledgers`` names a cluster, or the broker's settings do
-(`bookkeeperMetadataServiceUri`); nothing is written to its ZooKeeper, and nothing is fenced. The session,
-the ledgers' password and how bookies let a client in come from the broker's settings (``--config FILE``, or
-the environment).
+Read-only.
+
+Edge. ``--metadata zk+hierarchical://HOST:PORT/ledgers`` names a cluster, or the broker's settings
+do (`bookkeeperMetadataServiceUri`). Nothing is written to its ZooKeeper, and nothing is fenced.
+Session, ledger password, and authentication at the bookies come from the broker's settings
+(``--config FILE``, or the environment).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OpenedLedgers(NamedTuple):
-    """Ledgers to look at. Of `storage` and `cluster` one is None."""
+    """Ledgers opened for reading. One of `storage` and `cluster` is None."""
 
     client: LedgerClient
     password: bytes
@@ -36,13 +38,13 @@ class OpenedLedgers(NamedTuple):
 
     @property
     def left_out(self) -> Mapping[Path, str]:
-        """Directories of bookies that could not be opened, and why."""
+        """Bookie directories that could not be opened, with the reason."""
         return self.storage.left_out if self.storage is not None else {}
 
 
 @contextlib.asynccontextmanager
 async def opened_ledgers(arguments: argparse.Namespace) -> AsyncIterator[OpenedLedgers]:
-    """Open what the command line names, and close it again.
+    """Open what the command line names; closed when the context ends.
 
     Raises `ConfigurationError` (also for a cluster that does not answer), `MetadataStoreError`.
     """

@@ -68,7 +68,7 @@ _PROGRESS_SECONDS: Final = 0.5
 
 
 def run_pulsar(arguments: argparse.Namespace) -> int:
-    """Look, print, and return the exit code."""
+    """Run one action, print, and return the exit code."""
     output = _Output(arguments)
     try:
         with quiet_logs():
@@ -99,7 +99,7 @@ async def _run(arguments: argparse.Namespace, output: _Output) -> None:
 
 
 class _Output:
-    """Lines to standard output; progress and failures to standard error."""
+    """Prints lines to standard output, and progress and failures to standard error."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.is_json: bool = arguments.json
@@ -111,7 +111,7 @@ class _Output:
         self._has_output = False
 
     def line(self, text: str, value: dict[str, Any]) -> None:
-        """One thing, for people or for programs."""
+        """Print one item: the text for people, or the value as JSON."""
         self.text(json.dumps(value) if self.is_json else printable(text))
 
     def text(self, text: str) -> None:
@@ -120,7 +120,10 @@ class _Output:
         print(text)  # noqa: T201
 
     def failed(self, what: str | None, error: AckGateError | str) -> None:
-        """Name it, and go on. Raises the error when its cause is not what was looked at, but the cluster."""
+        """Report that `what` could not be read, and go on.
+
+        Raises the error instead if the metadata store itself failed.
+        """
         if what is not None and isinstance(error, MetadataStoreError | SessionLostError):
             raise error
         self._failures += 1
@@ -129,7 +132,7 @@ class _Output:
         print(f"ackgate: {printable(text)}", file=sys.stderr)  # noqa: T201
 
     def seen(self, count: int, noun: str) -> None:
-        """So many were looked at by now."""
+        """Count so many more items as looked at, and show the progress now and then."""
         self._shown += count
         now = time.monotonic()
         if self._shows_progress and now - self._shown_at > _PROGRESS_SECONDS:
@@ -233,7 +236,7 @@ async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: 
             cluster, topic, subscriptions=wanted, caps=caps, policies=policies
         )
         if arguments.admin is not None:
-            # After the disk: what is in memory and not on disk is never counted too low.
+            # The disk is read first, so that memory is never behind it.
             live = await asyncio.to_thread(
                 live_topic,
                 arguments.admin,
@@ -307,13 +310,16 @@ async def _all_ledgers(
 
 
 async def _broker_keys(cluster: PulsarCluster, arguments: argparse.Namespace) -> BrokerKeys:
-    """The brokers' configuration: as the file has it, as changed since, and as a live one says."""
+    """The brokers' configuration: from the file, from ZooKeeper, from a live broker if named.
+
+    The later one wins.
+    """
     given = gather(arguments.config).given
     keys = BrokerKeys({key: PulsarPolicy(each.text, each.origin) for key, each in given.items()})
     keys = await cluster.broker_keys(keys)
     if getattr(arguments, "admin", None) is None:
         return keys
-    with contextlib.suppress(CallerError):  # it answers superusers only
+    with contextlib.suppress(CallerError):  # a broker answers superusers only
         texts, version = await asyncio.to_thread(
             live_keys,
             arguments.admin,
@@ -338,7 +344,7 @@ def _caps(arguments: argparse.Namespace, keys: BrokerKeys) -> PersistCaps:
 async def _policies(
     cluster: PulsarCluster, topic: PulsarTopic, keys: BrokerKeys, output: _Output
 ) -> PulsarPolicies | None:
-    """None: they cannot be read, which standard error says."""
+    """The topic's policies, or None if they cannot be read, which is reported on standard error."""
     try:
         return await cluster.policies(topic, keys)
     except AckGateError as error:

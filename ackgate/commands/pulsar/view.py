@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _PLURALS: Final = {"messages": "messages", "cursor": "cursors", "delayed": "delayed messages"}
 _RUNS_SHOWN: Final = 4
 RANGES_MAX: Final = 10_000
-"""Ranges of one subscription in JSON; further ones are counted only."""
+"""Ranges of one subscription in JSON; any more are only counted."""
 
 LEDGER_HEAD: Final = ("ledger", "kind", "state", "entries", "size", "E/W/A", "closed", "kept by")
 LEDGERS_HEAD: Final = (
@@ -54,7 +54,7 @@ LEDGERS_HEAD: Final = (
 
 
 def topic_line(topic: PulsarTopic, node: StoredTopic, cursors: Sequence[str]) -> str:
-    """What the node alone says; + stands for the entries of the ledger that is being written."""
+    """A topic in one line, from its node alone. + marks an open ledger, which is not counted."""
     closed = [ledger for ledger in node.ledgers if ledger.entries is not None]
     entries = sum(ledger.entries or 0 for ledger in closed)
     size = sum(ledger.bytes or 0 for ledger in closed)
@@ -501,7 +501,7 @@ def _metadata_json(metadata: LedgerMetadata) -> dict[str, Any]:
 
 
 def orphans_line(found: int, size: int, looked: int, older_than_seconds: float) -> str:
-    """The sum, after the orphans."""
+    """The totals, printed after the orphans."""
     age = f"; ledgers younger than {span(older_than_seconds * 1000)} are not judged"
     of_all = f"of {count(looked, 'ledger')}" + (age if older_than_seconds else "")
     if not found:
@@ -510,7 +510,7 @@ def orphans_line(found: int, size: int, looked: int, older_than_seconds: float) 
 
 
 def ledger_line(view: LedgerView) -> str:
-    """Of any ledger of the cluster. An open one's entries are not counted."""
+    """Any ledger of the cluster in one line. The entries of an open one are not counted."""
     metadata, owner = view.metadata, view.owner
     is_closed = metadata.state is LedgerState.CLOSED
     entries = f"{metadata.last_entry_id + 1:,}" if is_closed else "?"

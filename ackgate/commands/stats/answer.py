@@ -1,6 +1,6 @@
-"""What ``ackgate stats`` and its Python calls answer.
+"""The answers of ``ackgate stats`` and its Python calls.
 
-Pure, frozen. One form for a broker that was asked and for files that were read; of files everything
+Pure, frozen. A broker's answer and one from files have the same form. In the latter everything
 that lives in memory only is None.
 """
 
@@ -23,13 +23,13 @@ class SubscriptionAnswer:
     subscription: str
     ack_state: AckState
     picture: AckPicture
-    """What is acked, per message ledger."""
+    """Which entries are acked, per message ledger."""
     stats: SubscriptionStats | None
-    """As in Pulsar. None: read from files."""
+    """As in Pulsar. None in an answer from files."""
     written_ms: int | None
-    """Files: when the newest record was written, in ms since 1970."""
+    """When the newest record was written, in ms since 1970. Only in an answer from files."""
     holes: tuple[Hole, ...] = ()
-    """The oldest ones, with who has them; of files none."""
+    """The oldest holes and their consumers. Empty in an answer from files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class StatsAnswer:
 
     topic: str
     source: str
-    """Address of the broker, or the data directory."""
+    """Address of the broker, or path of the data directory."""
     is_live: bool
-    """True: a broker's answer. False: as persisted; a running broker may know more."""
+    """True: a broker answered. False: as persisted; a running broker may know more."""
     taken_ms: int
     subscriptions: tuple[SubscriptionAnswer, ...]
     is_embedded: bool = False
-    """True: of a host that embeds subscriptions."""
+    """Whether the topic belongs to a host that embeds subscriptions."""
     knows_messages: bool = True
-    """False: such a host keeps its messages itself. No count includes entries after the last ack."""
+    """False: the embedding host keeps the messages. Counts then end at the last ack."""
 
 
 _ACK_STATE_TWICE: Final = {"subscriptions": {"__all__": {"stats": {"ack_state"}}}}

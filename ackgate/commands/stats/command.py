@@ -44,7 +44,7 @@ def run_stats(arguments: argparse.Namespace) -> int:
 
 
 def run_overview(arguments: argparse.Namespace) -> int:
-    """All subscriptions, worst first; once, or again and again. Raises `AckGateError`."""
+    """Print all subscriptions, worst first; once, or again and again. Raises `AckGateError`."""
     from ackgate.broker.stats import (  # noqa: PLC0415 - `run_stats` starts faster without these
         PAGE_ROWS_MAX,
         Order,
@@ -114,9 +114,9 @@ def _overview_question(
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """The places to read, by the names of arguments; None: a broker is asked.
+    """Keyword arguments for where to read files; None if a broker is to be asked.
 
-    Raises `ConfigurationError` if both are named.
+    Raises `ConfigurationError` if the command line names both.
     """
     files = {
         "data_directory": arguments.data_dir,
@@ -133,7 +133,7 @@ def _files(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _broker(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The broker to ask, by the names of arguments."""
+    """Keyword arguments for which broker to ask."""
     from ackgate.commands.terminal.admin_client import access_of  # noqa: PLC0415
 
     url, access = access_of(arguments)

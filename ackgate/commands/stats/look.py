@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 LABEL_COLUMNS: Final = 14
 FIGURES_COLUMNS: Final = 44
-"""Room for the words after a picture."""
+"""Columns for the figures after a picture."""
 
 CELLS_MIN: Final = 16
 
 
 class Glyphs(NamedTuple):
-    """What a picture is drawn with."""
+    """Characters that a picture is drawn with."""
 
     densities: str
-    """From nothing acked to everything."""
+    """From nothing acked to everything acked."""
     passed: str
-    """At or below the mark-delete."""
+    """For entries at or below the mark-delete."""
     unread: str
-    """Nothing acked, not read yet."""
+    """For entries that are neither acked nor read yet."""
 
 
 BLOCKS: Final = Glyphs(" ▁▂▃▄▅▆▇█", "━", "·")
@@ -54,7 +54,7 @@ class Look(NamedTuple):
 
     @classmethod
     def of_terminal(cls) -> Look:
-        """As standard output is now: no colours where it is no terminal, no blocks without Unicode."""
+        """As standard output allows: colours only on a terminal, blocks only with Unicode."""
         encoding = (sys.stdout.encoding or "").lower()
         return cls(
             columns=shutil.get_terminal_size((120, 24)).columns,
@@ -64,15 +64,15 @@ class Look(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """Cells of a ledger's picture."""
+        """Number of cells in a ledger's picture."""
         return max(CELLS_MIN, self.columns - LABEL_COLUMNS - FIGURES_COLUMNS)
 
     def bold(self, text: str) -> str:
-        """Mark the subject of a line."""
+        """Emphasize the subject of a line."""
         return self._in("1", text)
 
     def dim(self, text: str) -> str:
-        """What is of less interest."""
+        """Dim what matters less."""
         return self._in("2", text)
 
     def good(self, text: str) -> str:
@@ -107,7 +107,7 @@ def picture_line(
 def hole_picture(
     acks: LedgerAcks, mark_delete: Position, read_position: Position, glyphs: Glyphs = BLOCKS
 ) -> tuple[str, str]:
-    """The cells up to the mark-delete, which are of less interest, and those after it."""
+    """The cells up to the mark-delete, and those after it."""
     width = len(acks.cells)
     passed_entries = _entries_before(acks, mark_delete, itself=1)
     read_entries = _entries_before(acks, read_position, itself=0)
@@ -129,7 +129,7 @@ def _entries_before(acks: LedgerAcks, position: Position, itself: int) -> int:
 
 
 def _level(value: int, levels: int) -> int:
-    """0 for nothing, `levels` for everything, and never either for what lies between."""
+    """Map `value` to 0..`levels`. Only 0 becomes 0, and only `FULL` becomes `levels`."""
     if value in {0, FULL}:
         return levels if value else 0
     return 1 + (value - 1) * (levels - 1) // (FULL - 1)

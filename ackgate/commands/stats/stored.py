@@ -1,4 +1,4 @@
-"""The statistics of a topic's subscriptions, read from storage, broker or not.
+"""Reads the statistics of a topic's subscriptions from storage, whether a broker runs or not.
 
 Edge. Everything is opened read-only: no lock is taken, nothing is fenced, and a running broker does
 not notice. The answer is what a broker that starts now would find; acks that a running one has in
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 _TOPIC_DEPTH: Final = 4
-"""Tenant, namespace, ``persistent`` and the topic, below `MANAGED_LEDGERS`."""
+"""Path pieces below `MANAGED_LEDGERS`: tenant, namespace, ``persistent``, topic."""
 
 
 def stored_stats(
@@ -67,15 +67,15 @@ def stored_stats(
     bookies: str | None = None,
     bookkeeper: str | None = None,
 ) -> StatsAnswer:
-    """Read the subscriptions of a topic, or one; from Python as from the command line.
+    """Read the statistics of a topic's subscriptions, or of one of them.
 
     A topic of a host that embeds cursors goes by the host's name for it.
 
-    Metadata and ledgers are in the data directory, unless `config` (the broker's broker.conf) names other
-    places, or `metadata_url`, `bookies` (directories with commas between) and `bookkeeper` (the URI of a
-    BookKeeper cluster) do. `cells`: into how many slices a ledger's picture is cut. Raises `CallerError`
-    (no such topic or subscription), `ConfigurationError` (nothing there), `StorageError`,
-    `CorruptRecordError`.
+    Metadata and ledgers are in the data directory, unless `config` (the broker's broker.conf) names
+    other places, or `metadata_url`, `bookies` (directories with commas between) and `bookkeeper`
+    (the URI of a BookKeeper cluster) do. `cells`: into how many slices a ledger's picture is cut.
+    Raises `CallerError` (no such topic or subscription), `ConfigurationError` (nothing there),
+    `StorageError`, `CorruptRecordError`.
     """
     places = storage_places(
         data_directory=data_directory,
@@ -119,7 +119,10 @@ def stored_overview(
     bookies: str | None = None,
     bookkeeper: str | None = None,
 ) -> OverviewAnswer:
-    """All subscriptions in storage, as a broker's overview has them; places and errors as `stored_stats`."""
+    """Read all subscriptions in storage, in the form of a broker's overview.
+
+    Places and errors are those of `stored_stats`.
+    """
     places = storage_places(
         data_directory=data_directory,
         config=config,
@@ -154,7 +157,7 @@ async def _read_overview(query: OverviewQuery, places: StoragePlaces) -> Overvie
 
 
 def _stored_row(answer: SubscriptionAnswer, now_ms: int) -> OverviewRow:
-    """What is stored of a subscription; what lives in memory only is not known."""
+    """An overview row from stored state. Figures that live in memory only are None."""
     state = answer.ack_state
     return judged(
         OverviewRow(
@@ -190,12 +193,12 @@ def _stored_row(answer: SubscriptionAnswer, now_ms: int) -> OverviewRow:
 
 
 class _Topic(NamedTuple):
-    """A topic, or a partition, and its node."""
+    """A topic or partition, and the path of its node."""
 
     name: str
     path: str
     parsed: TopicName | None
-    """None: of a host that embeds cursors."""
+    """None for a topic of a host that embeds cursors."""
 
     @property
     def is_embedded(self) -> bool:
@@ -207,14 +210,14 @@ class _Topic(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A cursor as it is stored, and how long reading it took."""
+    """A stored cursor, and how long it took to read."""
 
     view: StoredCursorView
     duration_ms: float
 
 
 class _Storage:
-    """Metadata and ledgers, open for reading."""
+    """Metadata and ledgers, opened for reading."""
 
     def __init__(self, metadata: MetadataStore, client: LedgerClient, password: bytes) -> None:
         self._metadata = metadata
@@ -222,7 +225,7 @@ class _Storage:
         self._password = password
 
     async def topic(self, text: str) -> _Topic:
-        """The topic that a user names; one of a host that embeds cursors if no broker's has the name.
+        """Find the topic that a user names: a broker's, else one of a host that embeds cursors.
 
         Raises `InvalidTopicNameError`, `NotAllowedError`.
         """
@@ -238,7 +241,7 @@ class _Storage:
         return _Topic.of(TopicName.parse(text).require_persistent())
 
     async def topics(self) -> list[_Topic]:
-        """All topics and partitions, a host's too."""
+        """All topics and partitions, including those of embedding hosts."""
         paths = [MANAGED_LEDGERS]
         for _ in range(_TOPIC_DEPTH):
             paths = [
@@ -255,12 +258,12 @@ class _Storage:
         return stored is not None
 
     async def keeps_messages(self, topic: _Topic) -> bool:
-        """Whether its messages lie here, and not with an embedding host."""
+        """Whether the topic's messages are stored here, and not with an embedding host."""
         stored = await self._metadata.get(topic.path)
         return stored is not None and bool(stored.value)
 
     async def parts(self, topic: _Topic) -> list[_Topic]:
-        """The topic, or its partitions."""
+        """The partitions of a topic; the topic itself if it has none."""
         if topic.parsed is None:
             return [topic]
         count = await read_partition_count(self._metadata, topic.parsed)
@@ -269,7 +272,10 @@ class _Storage:
     async def subscriptions(
         self, topic: _Topic, wanted: str | None, cells: int
     ) -> list[SubscriptionAnswer]:
-        """Subscriptions of one topic or partition."""
+        """Read the subscriptions of one topic or partition.
+
+        Raises `CallerError` if one is not there.
+        """
         path = topic.path
         stored = await self._metadata.get(path)
         if stored is None:
@@ -277,10 +283,10 @@ class _Storage:
         present = map(name_of_node, await self._metadata.children(path))
         names = [wanted] if wanted is not None else [s for s in present if s not in HIDDEN_CURSORS]
         reads = [await self._read(topic.name, path, subscription) for subscription in names]
-        if not stored.value:  # the host keeps the messages itself
+        if not stored.value:  # an embedding host keeps the messages itself
             each = [_ledgers_of_a_host(read.view) for read in reads]
         else:
-            # After the cursors: what they have acked was written before.
+            # Read after the cursors, so that it includes every message that they have acked.
             node = decode_topic_node(stored.value, path=path)
             each = [await self._message_ledgers(node, [read.view for read in reads])] * len(reads)
         return [
@@ -304,7 +310,10 @@ class _Storage:
     async def _message_ledgers(
         self, node: TopicNode, views: list[StoredCursorView]
     ) -> MessageLedgers:
-        """The topic's ledgers; of the open one at least what a cursor has acked."""
+        """The topic's ledgers.
+
+        The open one reaches at least to the last entry that a cursor has acked.
+        """
         ledgers = MessageLedgers()
         for record in node.ledgers:
             ledgers.open_ledger(record.ledger_id)
@@ -326,14 +335,14 @@ class _Storage:
 
 
 def _entries_acked(view: StoredCursorView, ledger_id: int) -> int:
-    """Entries that the ledger must have, since the last of them is acked."""
+    """How many entries the ledger must have, judging by the last acked one."""
     mark_delete, bitmap = view.snapshot.mark_delete, view.snapshot.acked.get(ledger_id)
     passed = mark_delete.entry_id + 1 if mark_delete.ledger_id == ledger_id else 0
     return max(passed, bitmap.max() + 1 if bitmap else 0)
 
 
 def _ledgers_of_a_host(view: StoredCursorView) -> MessageLedgers:
-    """The message ledgers that a cursor speaks of, up to the last entry that is acked in each."""
+    """The message ledgers that a cursor's state mentions, each up to the last entry mentioned."""
     snapshot = view.snapshot
     places = [snapshot.mark_delete, *snapshot.unacked_indexes]
     ids = {*snapshot.acked, *(place.ledger_id for place in places if place.ledger_id >= 0)}

@@ -1,8 +1,8 @@
-"""The answers of `ackgate stats` and `ackgate overview` for people.
+"""Renders the answers of `ackgate stats` and `ackgate overview` for people.
 
-The first has a block of lines for each subscription, with a picture of each message ledger; the second a line
-of figures for each, and why below it. Pure: returns text; the terminal's width, and whether it shows colours,
-are arguments.
+The first has a block of lines for each subscription, with a picture of each message ledger. The
+second has one line of figures for each, and the reasons below it. Pure: returns text; the
+terminal's width, and whether it shows colours, are arguments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPARK_COLUMNS: Final = 16
 
 
 def _described(kind: type, *names: str) -> dict[str, Description]:
-    """Words and units of these figures, in this order."""
+    """The descriptions of these figures, in this order."""
     known = descriptions(kind)
     return {name: known[name] for name in names}
 
@@ -59,7 +59,7 @@ _CONSUMER_FIGURES: Final = _described(
 
 
 def render(answer: StatsAnswer, look: Look) -> str:
-    """The whole answer as text."""
+    """Render the whole answer as text."""
     host = "host" if answer.is_embedded else "broker"
     source = (
         f"reported by {answer.source}"
@@ -214,7 +214,7 @@ def _recovery(report: RecoveryReport, look: Look) -> str:
 
 
 def _misfits(dropped: RecoveredStateReport) -> str:
-    """The stored acks that fit no entry, or not any more."""
+    """One line on stored acks that do not fit the entries that exist."""
     lost = dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers
     misfits = [f"{count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
     if dropped.unknown_ledger_ids:
@@ -276,7 +276,7 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
 
 
 def _oldest(holes: Sequence[Hole], now_ms: int) -> str:
-    """The first hole, and the first of each further consumer."""
+    """Describe the oldest hole, and the oldest of each further consumer."""
     first_of = {hole.holder: hole for hole in reversed(holes)}
     named = [holes[0], *(hole for hole in holes if first_of[hole.holder] is hole)]
     return "; ".join(dict.fromkeys(hole_text(hole, now_ms) for hole in named))
@@ -292,7 +292,7 @@ def _legend(look: Look) -> str:
 
 def _picture(shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
     cursor = shown.ack_state.cursor
-    # Files do not say how far has been read.
+    # Stored state does not include the read position.
     read_position = LATEST if shown.stats is None else cursor.read_position
     for acks in shown.picture.ledgers:
         yield picture_line(acks, cursor.mark_delete, read_position, look)
@@ -305,11 +305,11 @@ def _picture(shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
 # ------------------------------------------------ what waits for its time, and why nothing is delivered
 
 STILL_MESSAGES_PER_SECOND = 0.05
-"""Fewer than three messages in the last minute: nothing is being delivered."""
+"""Fewer than three messages in the last minute count as no delivery."""
 
 
 def delayed_lines(state: DelayedState, now_ms: int, look: Look) -> Iterator[tuple[str, str]]:
-    """(label, text); none where nothing was ever held."""
+    """Lines of (label, text) on delayed entries; none if the subscription never held any."""
     held, nacks = state.held, state.nacks
     if held.tracker or state.degraded:
         words = [
@@ -332,7 +332,7 @@ def delayed_lines(state: DelayedState, now_ms: int, look: Look) -> Iterator[tupl
 
 
 def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
-    """Why nothing is delivered though there is a backlog; empty while something is."""
+    """Reasons why nothing is delivered although there is a backlog; empty if something is."""
     if not stats.msg_backlog or stats.msg_rate_out > STILL_MESSAGES_PER_SECOND:
         return []
     reasons = []
@@ -379,7 +379,7 @@ def _buckets(buckets: BucketStatistics) -> Iterator[str]:
 
 
 def render_overview(answer: OverviewAnswer, look: Look) -> str:
-    """The page of the overview as text."""
+    """Render one page of the overview as text."""
     return "\n".join(_overview(answer, look))
 
 
@@ -442,7 +442,7 @@ def _figures(row: OverviewRow, now_ms: int, look: Look) -> Iterator[str]:
 
 
 def _sparkline(row: OverviewRow, look: Look) -> str:
-    """The ranges over the time that is known, as high as their share of the limit."""
+    """Draw the number of ranges over the known time, scaled to their limit."""
     points = row.ranges_history
     first, last = points[0][0], points[-1][0]
     top = max(row.ranges_max or 0, *(value for _, value in points), 1)

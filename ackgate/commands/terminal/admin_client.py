@@ -1,14 +1,14 @@
-"""A client of a broker's admin interface, and how a command gets in: for the commands and their Python calls.
+"""A client of a broker's admin interface, and the credentials of a command, also for Python calls.
 
-Edge: HTTP with the standard library. Who serves a topic is found by following redirects, whatever
-the method; a refusal is raised in the broker's own words.
+Edge: HTTP with the standard library. The client follows redirects to the broker that serves a
+topic, whatever the method. It raises a refusal in the broker's own words.
 
-Address, certificates and credentials of a command come from files and, through the settings, the environment.
-Of each key the last one wins::
+Address, certificates and credentials of a command come from files and, through the settings, the
+environment. Of each key the last one wins::
 
     Pulsar's client.conf  <  environment ACKGATE_CLIENT_<key>  <  options
 
-A token belongs into the file or the environment: options can be seen by everybody on the machine.
+A token belongs in the file or the environment: everybody on the machine can see options.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """Certificates and credentials of a command."""
+    """Certificates and credentials that a command uses."""
 
     tls: ClientTls = field(default_factory=ClientTls)
     auth_plugin: str = ""
-    """Pulsar's class name, or ``token``. Empty: nobody in particular."""
+    """Pulsar's class name, or ``token``. Empty: no credentials."""
     auth_params: str = field(default="", repr=False)
 
     def context(self) -> ssl.SSLContext:
-        """Raises `ConfigurationError`."""
+        """Make the TLS context. Raises `ConfigurationError`."""
         return self.tls.context()
 
     def headers(self) -> Mapping[str, str]:
-        """What says who asks. Raises `ConfigurationError`."""
+        """HTTP headers with the credentials. Raises `ConfigurationError`."""
         if not self.auth_plugin:
             return {}
         from ackgate.broker.security import http_headers  # noqa: PLC0415 - loads what makes tokens
@@ -70,7 +70,7 @@ class AdminAccess:
 
 
 def access_of(arguments: argparse.Namespace) -> tuple[str, AdminAccess]:
-    """The address that is asked, and how to get in. Raises `ConfigurationError`."""
+    """The broker's address, and the credentials for it. Raises `ConfigurationError`."""
     given = {
         key: str(value) for name, key in _OPTIONS.items() if (value := getattr(arguments, name))
     }
@@ -104,7 +104,7 @@ def _access(settings: ClientSettings) -> AdminAccess:
 
 
 class AdminRefusedError(CallerError):
-    """The broker refused a request, in its own words. `status`: 400 to 499."""
+    """The broker rejected a request. The text is its reason; `status` is 400 to 499."""
 
     def __init__(self, reason: str, status: int) -> None:
         super().__init__(reason)
@@ -112,7 +112,7 @@ class AdminRefusedError(CallerError):
 
 
 class AdminClient:
-    """The admin interface of one broker, and of those that it sends to."""
+    """Asks one broker's admin interface, and those that it redirects to."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class AdminClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         access: AdminAccess | None = None,
     ) -> None:
-        """Raises `CallerError`, and `ConfigurationError` for files of `access` that cannot be used."""
+        """Raises `CallerError` for a bad `url`, `ConfigurationError` for bad files of `access`."""
         if urlsplit(url).scheme not in {"http", "https"}:
             raise CallerError(f"not the address of an admin interface: {url!r}")
         self._url = url.rstrip("/")
@@ -132,21 +132,24 @@ class AdminClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, *path: str) -> Any:  # noqa: ANN401 - JSON
-        """What a GET below ``/admin/v2`` answers. Raises as `ask`."""
+        """GET a path below ``/admin/v2`` and parse the JSON. Raises as `ask`."""
         return self.ask("GET", *path)
 
     def text(self, *path: str) -> bytes:
-        """The same as it was sent."""
+        """GET a path below ``/admin/v2``, and return the body as it came. Raises as `ask`."""
         _, text = self._answer("GET", path, None)
         return text
 
     def own_text(self, *path: str) -> bytes:
-        """What a GET below ``/ackgate``, the paths that Pulsar does not have, answers."""
+        """GET a path below ``/ackgate``, where those are that Pulsar does not have.
+
+        Returns the body.
+        """
         _, text = self._answer("GET", path, None, root="ackgate")
         return text
 
     def ask(self, method: str, *path: str, body: object = None, root: str = "admin/v2") -> Any:  # noqa: ANN401 - JSON
-        """What a request below `root` answers, in JSON; None: nothing.
+        """Send a request below `root`. Returns the parsed JSON, or None for an empty body.
 
         Raises `AdminRefusedError`, `StorageError` (no answer, or the broker's fault),
         `CorruptRecordError` (a strange answer).
@@ -156,7 +159,7 @@ class AdminClient:
     def _answer(
         self, method: str, path: Sequence[str], body: object, *, root: str = "admin/v2"
     ) -> tuple[str, bytes]:
-        """The address of the broker that answered, and its answer."""
+        """The URL that answered, after any redirects, and the body."""
         url = "/".join((self._url, root, *path))
         for _ in range(REDIRECTS_MAX):
             text, location = self._once(method, url, body)
@@ -170,7 +173,7 @@ class AdminClient:
         raise StorageError(f"{url}: sent on {REDIRECTS_MAX} times")
 
     def _once(self, method: str, url: str, body: object) -> tuple[bytes, str | None]:
-        """What is answered, and where to ask instead."""
+        """Send one request. Returns the body and None, or the location of a redirect."""
         data = None if body is None else json.dumps(body).encode()
         headers = dict(self._access.headers())
         if data is not None:
@@ -198,7 +201,7 @@ class AdminClient:
 
 
 class _NotFollowed(urllib.request.HTTPRedirectHandler):
-    """The library follows some redirects, and forgets the method and the body of others."""
+    """Follows no redirect: urllib follows only some, and loses the method and body of others."""
 
     def redirect_request(self, *_: object) -> None: ...
 
@@ -221,13 +224,13 @@ def _refusal(error: urllib.error.HTTPError) -> AdminRefusedError | StorageError:
 
 
 def path_of(name: TopicName) -> str:
-    """Where the admin interface has a topic, below ``/admin/v2``."""
+    """Path of a topic below ``/admin/v2``."""
     parts = (name.tenant, name.namespace, name.local_name)
     return "/".join(("persistent", *(quote(part, safe="") for part in parts)))
 
 
 def parts_of(broker: AdminClient, name: TopicName) -> list[TopicName]:
-    """The topic, or its partitions. Raises as `AdminClient.ask`."""
+    """The partitions of a topic; the topic itself if it has none. Raises as `AdminClient.ask`."""
     answered = broker.get(path_of(name), "partitions")
     count = answered.get("partitions") if isinstance(answered, dict) else None
     if type(count) is not int:

@@ -1,4 +1,7 @@
-"""What the commands show alike: aligned columns, figures with units, a ledger's metadata. Pure."""
+"""What several commands print alike: aligned columns, figures with units, a ledger's metadata.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
-    """Lines. `right`: names of columns to be set to the right, separated by blanks."""
+    """Lines with aligned columns. `right`: names of columns to align right, separated by blanks."""
     if not rows:
         return []
     to_the_right = set(right.split())
@@ -29,7 +32,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = ""
 
 
 def size_text(count: int) -> str:
-    """Bytes in the largest unit that leaves a number of at least 1."""
+    """A number of bytes in the largest unit that gives at least 1."""
     size = float(count)
     for unit in _UNITS[:-1]:
         if abs(size) < 1024:
@@ -39,7 +42,7 @@ def size_text(count: int) -> str:
 
 
 def time_text(at_ms: int) -> str:
-    """A moment, in UTC; stored numbers may be any."""
+    """A time in UTC. A stored number out of range is handled, too."""
     try:
         moment = time.gmtime(at_ms // 1000)
     except (OverflowError, ValueError, OSError):
@@ -48,12 +51,12 @@ def time_text(at_ms: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Names come from clients: nothing in them may move the cursor of a terminal."""
+    """The text with control characters escaped: names from clients must not move the cursor."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def metadata_json(metadata: LedgerMetadata) -> dict[str, Any]:
-    """Quorums, digest type, time of creation, and which bookies have which entries."""
+    """Ledger metadata as JSON: quorums, digest type, time of creation, fragments."""
     return {
         "ensembleSize": metadata.ensemble_size,
         "writeQuorum": metadata.write_quorum,

@@ -130,9 +130,9 @@ class CursorStore:
         "_clock_ms",
         "_closed",
         "_flushes",
-        "_has_told_drop",
-        "_has_told_failure",
-        "_has_told_fallback",
+        "_has_logged_drop",
+        "_has_logged_failure",
+        "_has_logged_fallback",
         "_is_finishing",
         "_is_resting",
         "_loop",
@@ -208,7 +208,7 @@ class CursorStore:
         self._observer: WriteObserver | None = None
         self._closed: asyncio.Future[None] | None = None
         self.write_seconds = self._write_began = 0.0
-        self._has_told_failure = self._has_told_fallback = self._has_told_drop = False
+        self._has_logged_failure = self._has_logged_fallback = self._has_logged_drop = False
 
     @classmethod
     async def open(
@@ -630,16 +630,16 @@ class CursorStore:
         """Once when things turn bad; failures are repeated for as long as they last."""
         outcome, path = report.outcome, self._node.path
         if outcome is None:
-            if report.failing_since_ms is not None and not self._has_told_failure:
-                self._has_told_failure = True
+            if report.failing_since_ms is not None and not self._has_logged_failure:
+                self._has_logged_failure = True
                 log.warning("cursor %s cannot be persisted: %s", path, self.last_failure)
             return
-        self._has_told_failure = False
+        self._has_logged_failure = False
         is_on_fallback = self._path.is_on_fallback
-        if is_on_fallback and not self._has_told_fallback:
+        if is_on_fallback and not self._has_logged_fallback:
             log.warning("cursor %s is kept in its node; %s", path, self.last_failure)
-        self._has_told_fallback = is_on_fallback
-        if not outcome.is_complete and not self._has_told_drop:
+        self._has_logged_fallback = is_on_fallback
+        if not outcome.is_complete and not self._has_logged_drop:
             log.warning(
                 "cursor %s: %d of %d ranges and %d of %d partly acked entries are in memory only",
                 path,
@@ -648,7 +648,7 @@ class CursorStore:
                 outcome.batch_indexes_dropped,
                 outcome.batch_indexes_in_memory,
             )
-        self._has_told_drop = not outcome.is_complete
+        self._has_logged_drop = not outcome.is_complete
 
     def _stalled(self) -> None:
         report = self._path.stalled()

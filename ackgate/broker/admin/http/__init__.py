@@ -1,1 +1,1 @@
-"""HTTP below the paths: requests, replies, routes, refusals, browsers, other brokers, the text of metrics."""
+"""HTTP below the paths: requests, replies, routes, refusals, browsers, other brokers."""

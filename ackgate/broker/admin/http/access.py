@@ -1,4 +1,4 @@
-"""Who asks the admin interface, and whether it may.
+"""Authenticates and authorizes the clients of the admin interface.
 
 Edge between HTTP and `ackgate.broker.security`, which decides.
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHALLENGE: Final[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer realm="ackgate"'}
-"""What every answer 401 says: how to authenticate."""
+"""Header of every answer 401: how to authenticate."""
 
 
 class Shown(NamedTuple):
-    """What a request shows of its client; empty: nothing."""
+    """Credentials of a request. Empty: it has none of that kind."""
 
     authorization: str = ""
     method: str = ""
@@ -49,7 +49,7 @@ class Shown(NamedTuple):
 
 
 class AccessGuard:
-    """Decides for each request."""
+    """Finds out who sent a request, and whether it may."""
 
     def __init__(
         self,
@@ -66,7 +66,10 @@ class AccessGuard:
         self._damper = LogDamper()
 
     async def identify(self, need: Need, shown: Shown) -> ClientIdentity | None:
-        """Who asks; None: nobody needs to know. Raises `AuthenticationFailedError`."""
+        """Find out who sent a request. None: this request needs no authentication.
+
+        Raises `AuthenticationFailedError`.
+        """
         if self._authentication is None or self._is_open(need):
             return None
         credentials = http_credentials(
@@ -77,7 +80,10 @@ class AccessGuard:
         )
 
     async def authorize(self, need: Need, call: Call) -> None:
-        """Return if the client may ask this. Raises `NotAuthorizedError`, and if a name is none."""
+        """Return if the client may do this.
+
+        Raises `NotAuthorizedError`, or an error for a bad name.
+        """
         if self._authorization is None or call.identity is None:
             return
         resource = _resource(need, call)
@@ -85,11 +91,11 @@ class AccessGuard:
         decisions.debug("%s %s: %s, %s", call.method, call.raw_path, call.identity, resource)
 
     def note_refusal(self, address: str, method: str, error: NotAuthorizedError) -> None:
-        """Log it; not each time when a host asks all the time."""
+        """Log that a request was not authorized. Repeated ones of one host are not all logged."""
         self._note(decisions, address, f"{method} of {address} refused: {error}")
 
     def note_failure(self, address: str, error: AuthenticationFailedError) -> None:
-        """The same of credentials that prove nothing."""
+        """Log that credentials were rejected. Repeated ones of one host are not all logged."""
         self._note(log, address, f"authentication of {address} failed: {error}")
 
     def _note(self, logger: logging.Logger, address: str, line: str) -> None:
@@ -103,7 +109,7 @@ class AccessGuard:
 
 
 def _resource(need: Need, call: Call) -> Resource:
-    """What the path names. Refuses names that cannot be, with the reason that its handler gives."""
+    """What the path names. Rejects an invalid name with the same reason as the handler would."""
     match need.scope:
         case Scope.TOPIC:
             has_subscription = "subscription" in call.parameters

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 METHODS: Final = "DELETE, GET, POST, PUT"
-"""What the admin interface knows."""
+"""The methods that the admin interface knows."""
 
 PREFLIGHT_SECONDS: Final = 600
-"""How long a browser may remember that it may ask."""
+"""How long a browser may cache the answer to a preflight."""
 
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?")
 _JSON: Final = re.compile(r"application/([a-z0-9.+-]+\+)?json")
 _OWN_SITES: Final = frozenset({"", "same-origin", "none"})
-"""Of Sec-Fetch-Site: no browser or one that says nothing, our own page, the user himself."""
+"""Values of Sec-Fetch-Site that mean: no browser or an old one, our own page, the user himself."""
 
 
 class RequestHeaders(NamedTuple):
@@ -51,7 +51,7 @@ class RequestHeaders(NamedTuple):
 
 
 class BrowserGuard:
-    """Decides for each request. `own_hosts` and the settings do not change."""
+    """Decides whether a request may be answered. Its hosts and settings do not change."""
 
     def __init__(
         self,
@@ -96,14 +96,17 @@ class BrowserGuard:
             )
 
     def answer_headers(self, origin: str) -> Mapping[str, str]:
-        """What every answer to a page of this origin carries."""
+        """CORS headers for answers to a page of this origin."""
         if not self._origins:
             return {}
         vary = {"Vary": "Origin"}
         return {**vary, "Access-Control-Allow-Origin": origin} if self._is_allowed(origin) else vary
 
     def preflight(self, headers: RequestHeaders) -> Reply:
-        """What a browser is answered that asks whether a page may ask. Raises `RefusedError`."""
+        """Answer the preflight of a browser.
+
+        Raises `RefusedError` if the page may not send requests.
+        """
         if not self._is_allowed(headers.origin):
             raise RefusedError(403, f"pages of {quoted(headers.origin)} may not use this interface")
         return Reply(
@@ -150,7 +153,7 @@ def _is_address(name: str) -> bool:
 
 
 def _is_own_page(headers: RequestHeaders) -> bool:
-    """Whether the page is ours, by a name that has been found to be ours."""
+    """Whether the request comes from our page, whose host name was checked before."""
     try:
         origin = urlsplit(headers.origin.lower())
     except ValueError:

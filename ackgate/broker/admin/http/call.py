@@ -39,7 +39,7 @@ JSON_TYPE: Final = "application/json"
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _EXACT_IN_DOUBLE: Final = 2**53
-"""Below it every whole number has a double of its own."""
+"""Below this every whole number has a double of its own."""
 
 
 class Reply(NamedTuple):
@@ -49,21 +49,21 @@ class Reply(NamedTuple):
     body: bytes = b""
     content_type: str = JSON_TYPE
     location: str = ""
-    """Where to ask instead, of a redirect."""
+    """In a redirect, the address to ask instead."""
     headers: Mapping[str, str] = MappingProxyType({})
-    """Further ones."""
+    """Headers besides those that every response has."""
     events: AsyncIterator[bytes] | None = None
     """Sent one by one, as they come, instead of the body."""
     client: str = ""
-    """The role whose share of the streams these events take; empty: nobody had to say who they are."""
+    """The role to which an event stream counts; empty: clients do not authenticate."""
 
 
 AUTHORITATIVE: Final = "authoritative"
-"""In the query: another broker has decided that this one is to serve the topic."""
+"""Key in the query: another broker has decided that this one is to serve the topic."""
 
 DONE: Final = Reply(204)
 NOTHING: Final = Reply(200)
-"""There is no such value; Pulsar answers that with an empty body."""
+"""The answer for a value that is not set: in Pulsar it is an empty body."""
 
 
 def json_reply(value: Any, status: int = 200) -> Reply:  # noqa: ANN401 - any JSON
@@ -73,10 +73,13 @@ def json_reply(value: Any, status: int = 200) -> Reply:  # noqa: ANN401 - any JS
 
 
 class PeersPort(Protocol):
-    """The other brokers' admin interfaces."""
+    """Asks other brokers by their admin interfaces."""
 
     async def ask(self, web: Urls, method: str, path: str, body: bytes = b"") -> Reply:
-        """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
+        """The answer of another broker, whatever its status.
+
+        Raises `RefusedError` (503) without one.
+        """
 
 
 class ClusterStoragePort(Protocol):
@@ -87,41 +90,41 @@ class ClusterStoragePort(Protocol):
 
     @property
     def bookies_writable(self) -> int:
-        """When last looked."""
+        """Writable bookies at the last look."""
 
     @property
     def bookies_known(self) -> int:
-        """When last looked: all that were not decommissioned."""
+        """All bookies at the last look that were not decommissioned."""
 
 
 class AdminBroker(Protocol):
-    """The broker that is administered; `BrokerServer` in a broker's process."""
+    """The broker that the admin interface administers: `BrokerServer`, or a stand-in in a test."""
 
     @property
     def settings(self) -> Settings:
-        """The settings at the start; `services.settings` are those of now."""
+        """The settings at the start; `services.settings` are the current ones."""
 
     @property
     def services(self) -> SharedServices:
-        """What its topics share; its settings as they are now."""
+        """What all its topics share, including the current settings."""
 
     @property
     def registry(self) -> TopicRegistry: ...
 
     @property
     def ownership(self) -> Ownership:
-        """Which broker serves which bundle."""
+        """Knows which broker serves which bundle."""
 
     @property
     def schemas(self) -> SchemaRegistry: ...
 
     @property
     def dynamic(self) -> DynamicConfiguration:
-        """Settings that were changed while it runs."""
+        """The settings that were changed while it runs."""
 
     @property
     def sampler(self) -> StatsSampler:
-        """Numbers of the last minute."""
+        """Counters of the last minute, for rates."""
 
     @property
     def overview(self) -> Overview:
@@ -129,23 +132,23 @@ class AdminBroker(Protocol):
 
     @property
     def authentication(self) -> Authentication | None:
-        """Who finds out who a client is; None: nobody asks."""
+        """Finds out who a client is. None: authentication is off."""
 
     @property
     def authorization(self) -> Authorization | None:
-        """Who decides what a client may do; None: everything."""
+        """Decides what a client may do. None: authorization is off."""
 
     @property
     def tls_ports(self) -> Mapping[str, ReloadedTls]:
-        """TLS of the ports that have it, by their schemes."""
+        """TLS contexts of the ports that have TLS, by scheme."""
 
     @property
     def client_certificates(self) -> Mapping[str, ReloadedTls | CertificateFile]:
-        """The certificates that it shows to others, by whom it shows them to."""
+        """Certificates that the broker shows to other servers, by the kind of those."""
 
     @property
     def peers(self) -> PeersPort:
-        """The other brokers' admin interfaces."""
+        """Asks the other brokers."""
 
     @property
     def broker_id(self) -> str:
@@ -153,27 +156,27 @@ class AdminBroker(Protocol):
 
     @property
     def service(self) -> Urls:
-        """Where clients connect."""
+        """Addresses for clients of the binary protocol."""
 
     @property
     def web(self) -> Urls:
-        """Where the admin interface answers."""
+        """Addresses of the admin interface."""
 
     @property
     def worker(self) -> int | None:
-        """Its number among the workers of one machine; None: it is no worker."""
+        """Number of this worker on its machine. None: the broker is no worker."""
 
     @property
     def metadata_url(self) -> str:
-        """Where the metadata are, as ``metadataStoreUrl`` would say it."""
+        """Location of the metadata store, in the form of ``metadataStoreUrl``."""
 
     @property
     def cluster_storage(self) -> ClusterStoragePort | None:
-        """The BookKeeper cluster; None: bookies are directories."""
+        """The BookKeeper cluster. None: the bookies are directories."""
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """Names that lead to this broker."""
+        """Host names that lead to this broker."""
 
     @property
     def connections(self) -> Collection[Connection]:
@@ -181,7 +184,10 @@ class AdminBroker(Protocol):
 
     @property
     def settings_without_effect(self) -> Mapping[str, str]:
-        """Given keys that nothing here reads, each with where it was given. No values: some are secrets."""
+        """Configured keys that nothing reads, each with its source.
+
+        No values, since some are secrets.
+        """
 
     @property
     def connection_count(self) -> int:
@@ -189,7 +195,7 @@ class AdminBroker(Protocol):
 
     @property
     def started_at(self) -> float:
-        """Seconds since 1970."""
+        """Start time in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,22 +204,23 @@ class Call:
 
     broker: AdminBroker
     parameters: Mapping[str, str]
-    """What the path held, decoded."""
+    """Parameters of the path, decoded."""
     query: Mapping[str, str]
     body: bytes
     method: str = "GET"
     raw_path: str = ""
-    """As it came, without the query."""
+    """The path as the client sent it, without the query."""
     identity: ClientIdentity | None = None
-    """Who asks; None where nobody needs to know."""
+    """Who sent the request; None if it needs no authentication."""
     listener: str = ""
-    """Pulsar's header ``X-Pulsar-ListenerName``, else that of the port; empty: neither."""
+    """Listener name from Pulsar's header ``X-Pulsar-ListenerName``, else of the port; may be
+    empty."""
 
     # -- names
 
     @property
     def tenant_name(self) -> str:
-        """The tenant in the path. Refuses what cannot be one."""
+        """The tenant in the path. Raises `RefusedError` if its name is invalid."""
         try:
             return NamespaceName.parse(f"{self.parameters['tenant']}/x").tenant
         except ValueError:
@@ -241,7 +248,7 @@ class Call:
     # -- what they name
 
     async def require_namespace(self) -> None:
-        """Reject a namespace that was not created and has no topic."""
+        """Raise `RefusedError` unless the namespace was created or has a topic."""
         if not await self.broker.services.namespaces.exists(self.namespace_name):
             raise RefusedError(404, "Namespace does not exist")
 
@@ -250,9 +257,9 @@ class Call:
         return await self.loaded(self.topic_name)
 
     async def topic_here(self) -> Topic:
-        """As `topic`; one that another broker serves is refused (421) with that broker's address.
+        """As `topic`, but refuse (421) a topic of another broker, with that broker's address.
 
-        For the page, which may not ask another origin: a redirect would lead nowhere.
+        This is for the page. It may not ask another origin, so a redirect would not help.
         """
         try:
             return await self.topic()
@@ -260,7 +267,7 @@ class Call:
             raise RefusedError(421, f"broker {error.web.any} serves this topic") from None
 
     async def loaded(self, name: TopicName) -> Topic:
-        """A topic, loaded. Refuses one that does not exist, or is served elsewhere."""
+        """A topic, loaded. Raises an error if it does not exist, or another broker serves it."""
         await self.require_here(name)
         try:
             return await self.broker.registry.topic(name, create=False)
@@ -268,7 +275,7 @@ class Call:
             raise topic_not_found(name) from None
 
     async def require_here(self, name: TopicName) -> None:
-        """Refuses a topic that another broker serves, with a redirect to that broker."""
+        """Raise an error that redirects, unless this broker serves the topic."""
         ownership = self.broker.ownership
         await ownership.require(name, is_authoritative=self.is_asked(AUTHORITATIVE))
 
@@ -277,9 +284,9 @@ class Call:
         return subscription_of(await self.topic(), self.subscription_name)
 
     async def partitions(self) -> list[TopicName]:
-        """The partitions of the topic in the path; empty when it is not partitioned.
+        """The partitions of the topic in the path; empty if it is not partitioned.
 
-        Refuses a topic that does not exist.
+        Raises `RefusedError` if the topic does not exist.
         """
         name = self.topic_name
         try:
@@ -290,25 +297,31 @@ class Call:
 
     @property
     def tail(self) -> str:
-        """What follows the topic's name in the path of the request."""
+        """The rest of the request's path after the topic's name."""
         return "".join(f"/{piece}" for piece in self.raw_path.split("/")[7:] if piece)
 
     # -- values
 
     def integer(self, name: str, *, least: int = 0) -> int:
-        """A number in the path."""
+        """A whole number in the path.
+
+        Raises `RefusedError` for anything else, or one below `least`.
+        """
         return _integer(name, self.parameters[name], least)
 
     def integer_asked(self, name: str, default: int, *, least: int = 0) -> int:
-        """A number in the query."""
+        """A whole number in the query.
+
+        Raises `RefusedError` for anything else, or one below `least`.
+        """
         return _integer(name, self.query[name], least) if name in self.query else default
 
     def is_asked(self, name: str, *, default: bool = False) -> bool:
-        """A switch in the query."""
+        """A switch in the query: on if it is ``true``, off for any other text."""
         return self.query[name].lower() == "true" if name in self.query else default
 
     def json(self) -> Any:  # noqa: ANN401 - any JSON
-        """The body. Refuses what is not JSON; nothing at all is None."""
+        """The body, parsed; None if it is empty. Raises `RefusedError` if it is not JSON."""
         if not self.body.strip():
             return None
         try:
@@ -317,14 +330,17 @@ class Call:
             raise RefusedError(400, f"the body is not JSON: {error}") from None
 
     def json_integer(self, what: str) -> int:
-        """The body, a number. Refuses anything else."""
+        """The body, which must be a whole number. Raises `RefusedError`."""
         value = self.json()
         if value is None:
             raise RefusedError(400, f"the body is empty; {what} was expected")
         return integer_in(value, what)
 
     def json_object(self) -> dict[str, Any]:
-        """The body, an object; empty when there is no body. Refuses anything else."""
+        """The body, which must be an object; an empty one if there is no body.
+
+        Raises `RefusedError`.
+        """
         value = self.json()
         if value is None:
             return {}
@@ -334,7 +350,7 @@ class Call:
 
 
 def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
-    """A whole number in JSON, or a text or fraction that is one. Refuses anything else.
+    """A whole number in JSON, or a text or fraction equal to one. Raises `RefusedError`.
 
     Pulsar's broker reads ``3``, ``"3"`` and ``3.0`` alike, so scripts send all of them.
     """
@@ -349,7 +365,7 @@ def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
 
 
 def subscription_of(topic: Topic, name: str) -> SubscriptionDriver:
-    """A subscription of a loaded topic. Refuses one that does not exist."""
+    """A subscription of a loaded topic. Raises `RefusedError` if it does not exist."""
     subscription = topic.subscriptions.get(name)
     if subscription is None:
         raise subscription_not_found(name, topic.name)
@@ -357,17 +373,17 @@ def subscription_of(topic: Topic, name: str) -> SubscriptionDriver:
 
 
 class CursorTarget(NamedTuple):
-    """The new position of a cursor: Pulsar's ``ResetCursorData``."""
+    """A new position for a cursor: Pulsar's ``ResetCursorData``."""
 
     position: Position
     is_excluded: bool
-    """After the entry instead of at it."""
+    """Whether the cursor moves behind the entry, and not to it."""
     batch_index: int
-    """Inside its batch; -1: the whole entry."""
+    """Index in the entry's batch; -1: the whole entry."""
 
     @classmethod
     def read(cls, value: Any) -> CursorTarget:  # noqa: ANN401 - JSON
-        """From a request's body. Refuses what is not a position."""
+        """Read it from a request's body. Raises `RefusedError` if that is not a position."""
         if not isinstance(value, dict):
             raise RefusedError(400, 'expected {"ledgerId": ..., "entryId": ...}')
         ledger_id, entry_id = (_member(value, key) for key in ("ledgerId", "entryId"))
@@ -379,7 +395,7 @@ class CursorTarget(NamedTuple):
 
 
 def _position(ledger_id: int, entry_id: int) -> Position:
-    """`EARLIEST` and `LATEST` as the Java client writes them: (-1, -1), (2^63-1, 2^63-1)."""
+    """A position from the Java client, where (-1, -1) is `EARLIEST`, (2^63-1, 2^63-1) `LATEST`."""
     if ledger_id < 0:
         return EARLIEST
     if ledger_id >= LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX:

@@ -1,4 +1,4 @@
-"""Asking other brokers over HTTP what only they can answer.
+"""Asks other brokers over HTTP for what only they can answer.
 
 Edge. Used where one question concerns several brokers: the partitions of a topic, the bundles of a
 namespace. A question that concerns one other broker alone is redirected instead.
@@ -27,30 +27,36 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS_MAX: Final = 30.0
 ACQUIRE_SECONDS_MAX: Final = 2.0
-"""Clients of the bundle wait for this; without an answer they look up for themselves."""
+"""Clients of the bundle wait this long; without an answer they look up for themselves."""
 
 CONNECTIONS_MAX: Final = 64
-"""To all brokers together."""
+"""Connections to all brokers together."""
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""As what `ackgate stats` takes: the stats of a topic with very many consumers."""
+"""As large as `ackgate stats` accepts: the stats of a topic with very many consumers."""
 
 
 class Peers:
-    """The other brokers' admin interfaces."""
+    """HTTP client for the other brokers' admin interfaces."""
 
     def __init__(
         self,
         credentials: Callable[[], Mapping[str, str]] = dict,
         tls: Callable[[], ReloadedTls | None] = lambda: None,
     ) -> None:
-        """`credentials`: headers that say who we are. `tls`: None to ask in clear. Asked for each request."""
+        """Both arguments are called for each request.
+
+        `credentials`: headers that prove who we are. `tls`: None to connect in clear.
+        """
         self._credentials = credentials
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, web: Urls, method: str, path: str, body: bytes = b"") -> Reply:
-        """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
+        """The answer of another broker, whatever its status.
+
+        Raises `RefusedError` (503) without one.
+        """
         try:
             tls = self._tls()
         except ConfigurationError as error:
@@ -92,7 +98,7 @@ class Peers:
         return Reply(response.status, text, response.content_type)
 
     async def acquire(self, web: Urls, bundle: Bundle) -> bool:
-        """Let a broker acquire a free bundle. Returns whether it did."""
+        """Ask a broker to acquire a free bundle. Returns whether it did."""
         try:
             async with asyncio.timeout(ACQUIRE_SECONDS_MAX):
                 reply = await self.ask(web, "PUT", f"{bundle_path(bundle)}/acquire")
@@ -107,6 +113,6 @@ class Peers:
 
 
 def bundle_path(bundle: Bundle) -> str:
-    """Where the admin interface has a bundle."""
+    """Path of a bundle in the admin interface."""
     names = (bundle.namespace.tenant, bundle.namespace.namespace, bundle.range_name)
     return "/admin/v2/namespaces/" + "/".join(quote(name, safe="") for name in names)

@@ -1,4 +1,4 @@
-"""What a failed request is answered: a status and a reason, as Pulsar words it.
+"""The answer to a failed request: a status and a reason, in Pulsar's words.
 
 Pure. Every answer that is not a success has the body ``{"reason": ...}``. The reason names what was
 asked for; it never holds a stack trace, a path of this machine or a payload.
@@ -47,12 +47,12 @@ _STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
     (CallerError, 412),
     (AckGateError, 503),
 )
-"""The first that fits. What is left of `AckGateError` is storage, ownership and stored bytes: the
-broker could not serve it now."""
+"""Status by type of error; the first match counts. All other kinds of `AckGateError` come from
+storage, ownership or stored bytes: the broker could not serve the request now."""
 
 
 class RefusedError(CallerError):
-    """A request is answered with this status and reason."""
+    """Rejects a request with this status and reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -67,7 +67,7 @@ def status_of(error: AckGateError) -> int:
 
 
 def reason_of(body: bytes) -> str:
-    """The reason in the body of a refusal, another broker's too."""
+    """The reason in the body of a refusal, also of another broker's."""
     try:
         return str(json.loads(body)["reason"])
     except (ValueError, KeyError, TypeError):
@@ -78,15 +78,15 @@ def reason_of(body: bytes) -> str:
 
 
 def topic_not_found(name: object) -> RefusedError:
-    """The topic, or partition, does not exist."""
+    """The error for a topic or partition that does not exist."""
     return RefusedError(404, f"Topic {name} not found")
 
 
 def subscription_not_found(subscription: str, topic: object) -> RefusedError:
-    """The topic has no such subscription."""
+    """The error for a subscription that the topic does not have."""
     return RefusedError(404, f"Subscription {subscription} not found for topic {topic}")
 
 
 def topic_exists() -> RefusedError:
-    """A topic of this name, partitioned or not, is there."""
+    """The error for a topic name that is taken, partitioned or not."""
     return RefusedError(409, "This topic already exists")

@@ -1,8 +1,8 @@
-"""From a method and a raw path to a handler and the names in the path.
+"""Finds the handler for a method and a raw path, and the parameters in the path.
 
-Pure. The path is taken as it came over the wire and cut at its slashes before anything in it is
+Pure. The path is split at its slashes as it came over the wire, before anything in it is
 decoded, so that an encoded slash or dot never becomes part of the structure. Each piece is decoded
-once, as Pulsar does (``+`` is a space); what the names may be is checked where they are used.
+once, as Pulsar does (``+`` is a space). Names are checked where they are used.
 
 Literal pieces win over parameters if their route is listed first.
 """
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
 
 SEGMENTS_MAX: Final = 16
-"""No route is longer than this."""
+"""No route has more pieces."""
 
 
 class Route(NamedTuple):
-    """One thing that can be asked for."""
+    """One kind of request, and its handler."""
 
     method: str
     template: str
     """``/admin/v2/brokers/{name}/health``: a piece in braces is a parameter."""
     handler: Handler
     meaning: str = ""
-    """What it does, for the reference page; else the handler's docstring says it."""
+    """A description for the reference page. Empty: the handler's docstring is used."""
 
 
 class Found(NamedTuple):
-    """The handler, and what the path held for its parameters, decoded."""
+    """The handler, and the parameters of the path, decoded."""
 
     handler: Handler
     template: str
@@ -54,7 +54,7 @@ class Router:
             self._by_length.setdefault(len(pieces), []).append((pieces, route))
 
     def find(self, method: str, raw_path: str) -> Found:
-        """Raises `RefusedError`: 400 (not decodable), 404 (no such path), 405 (not this way)."""
+        """Find the handler. Raises `RefusedError`: 400 (bad encoding), 404 (path), 405 (method)."""
         pieces = _pieces(raw_path)
         ways: set[str] = set()
         if len(pieces) <= SEGMENTS_MAX:
@@ -73,7 +73,7 @@ class Router:
 
 def _pieces(path: str) -> tuple[str, ...]:
     pieces = path.split("/", SEGMENTS_MAX + 2)[1:]
-    if len(pieces) > 1 and not pieces[-1]:  # a slash at the end is no piece
+    if len(pieces) > 1 and not pieces[-1]:  # ignore a slash at the end
         pieces.pop()
     return tuple(pieces)
 

@@ -1,6 +1,6 @@
-"""The metrics of the broker: the process, its ports, authentication, latencies, and where it stores.
+"""The metrics of the broker: the process, its ports, authentication, latencies, and storage.
 
-Edge: looks at the process. Tables and how to fill them; `scrape.py` does.
+Edge: looks at the process. It has the tables and what fills them; `scrape.py` does that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """Sums over all topics, and the broker that they belong to."""
+    """Sums over all topics of a broker, and the broker."""
 
     def __init__(self, broker: AdminBroker) -> None:
         self.broker = broker
@@ -80,7 +80,7 @@ def _build_info(_: Figures) -> list[Sample]:
 
 
 class _Process(NamedTuple):
-    """This process, as Prometheus' own clients describe one."""
+    """Figures of this process, as Prometheus' own clients export them."""
 
     cpu_seconds_total: float
     resident_memory_bytes: float | None
@@ -93,7 +93,7 @@ def _process(figures: Figures) -> _Process:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident: float | None = None
     open_fds: float | None = None
-    with contextlib.suppress(OSError, ValueError, IndexError):  # not Linux
+    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux has these files
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         resident = pages * resource.getpagesize()
         open_fds = sum(1 for _ in Path("/proc/self/fd").iterdir())
@@ -246,7 +246,10 @@ BROKER: Final = MetricTable(
 def _distribution(
     bounds_seconds: Sequence[float], counts: Sequence[int], sum_seconds: float
 ) -> Distribution:
-    """`counts`: of each bound those above the bound before, then those above all of them."""
+    """A histogram. `counts`: for each bound, how many were between the one before and it.
+
+    The last count is of those above all bounds.
+    """
     within = list(accumulate(counts))
     bounds = (f"{bound:g}" for bound in bounds_seconds)
     return Distribution(within[-1], sum_seconds, list(zip(bounds, within, strict=False)))
@@ -577,7 +580,7 @@ STORAGE: Final = MetricTable(
 
 
 def add_broker(exposition: Exposition, figures: Figures) -> None:
-    """The samples of the broker, its ports and its storage."""
+    """Add the samples of the broker, its ports and its storage."""
     broker = figures.broker
     labelled = exposition.labelled()
     BROKER.add(labelled, figures)

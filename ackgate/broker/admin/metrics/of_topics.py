@@ -1,6 +1,6 @@
 """The metrics of a topic, its subscriptions, their ack state, gates, cursors and trackers.
 
-Pure: statistics that were taken. Beside Pulsar's names stand ours, ``ackgate_*``.
+Pure: reads statistics that were taken. Names are Pulsar's, or ours: ``ackgate_*``.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _SUMMED: Final = frozenset(
     for name, about in descriptions(BucketStatistics).items()
     if about.metric.startswith(_INDEX)
 )
-"""Of all trackers of a topic together, as in Pulsar."""
+"""Metrics of all trackers of a topic together, as in Pulsar."""
 
 
 def _sum_of(attribute: str) -> Callable[[Sequence[BucketStatistics]], float | None]:
-    """The sum over trackers; nothing where there is no bucket tracker, as Pulsar."""
+    """Sum an attribute over trackers; no value without a bucket tracker, as in Pulsar."""
     read = attrgetter(attribute)
     return lambda trackers: sum(map(read, trackers)) if trackers else None
 
 
 def _operations(trackers: Sequence[BucketStatistics]) -> Iterator[tuple[str, int, int, float]]:
-    """Of each type of operation that there was: its name, successes, failures, time in ms."""
+    """Name, successes, failures and time in ms of each type of operation that has occurred."""
     for kind in dict.fromkeys(kind for tracker in trackers for kind in tracker.operations):
         counted = [t.operations[kind] for t in trackers if kind in t.operations]
         succeeded, failed = sum(c.succeeded for c in counted), sum(c.failed for c in counted)
@@ -157,7 +157,6 @@ JOURNAL: Final = MetricTable(
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 - an attribute
-    """A number as it is."""
     assert isinstance(value, int | float)
     return value
 
@@ -168,7 +167,7 @@ def _next_due_seconds(stats: SubscriptionStats) -> float | None:
 
 
 def _nacks(stats: SubscriptionStats) -> NackStatistics | None:
-    """Only if there are or were some."""
+    """The nack statistics, or None if there never were any nacks."""
     nacks = stats.delayed.nacks
     return nacks if nacks.pending or nacks.dropped else None
 
@@ -232,7 +231,7 @@ _ML: Final = "pulsar_ml_cursor"
 
 
 def _of_write(read: Callable[[Any], float]) -> Callable[[_Cursor], float | None]:
-    """Of the last durable write, if there was one."""
+    """Read a value from the outcome of the last durable write, if there was one."""
     return lambda c: None if c.store.outcome is None else read(c.store.outcome)
 
 
@@ -277,7 +276,7 @@ CURSOR: Final = MetricTable(
 
 
 def add_topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
-    """The samples of a topic, its subscriptions and their cursors."""
+    """Add the samples of a topic, its subscriptions and their cursors."""
     namespace = str(topic.name.namespace_name)
     labelled = exposition.labelled(namespace=namespace, topic=str(topic.name))
     TOPIC.add(labelled, stats)

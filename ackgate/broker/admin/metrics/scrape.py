@@ -1,10 +1,11 @@
 """``/metrics``: the broker in Prometheus' text form, under Pulsar's names where Pulsar has them.
 
-Edge. Each request walks all topics; figures that cost more than a look are not here. The reference page
-`docs/metrics.md` shows the same tables.
+Edge. Each request walks all topics; figures that cost more than a look are not here. The reference
+page `docs/metrics.md` shows the same tables.
 
-A worker asks the other workers for theirs, since a client of the one address cannot choose whom it reaches.
-Who does not answer in time is left out, and `ackgate_workers_scraped` says how many are not.
+A worker asks the other workers for their metrics, since a client of the shared address cannot
+choose the worker. It leaves out workers that do not answer in time; `ackgate_workers_scraped`
+counts those that did.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OTHERS_SECONDS_MAX: Final = 5.0
-"""How long the other workers may take: Prometheus itself gives up after 10 s by default."""
+"""How long the other workers may take. Prometheus gives up after 10 s by default."""
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -73,7 +74,7 @@ TABLES: Final = (
 METRICS: Final[Mapping[str, Metric]] = {
     metric.name: metric for table in reversed(TABLES) for metric in table.metrics
 }
-"""By name. Of two with one name (at topics and at subscriptions) the first table's describes it."""
+"""Metrics by name. If two tables have one name (topics, subscriptions), the first describes it."""
 
 
 async def get_metrics(call: Call) -> Reply:
@@ -82,7 +83,7 @@ async def get_metrics(call: Call) -> Reply:
     Of `ackgate broker --workers` those of all workers, each with a label `worker`; `?here=true`: of the
     worker that answers alone.
     """
-    # Other requests get their turn after every topic and every metric.
+    # Yields to other requests after every topic and every metric.
     broker = call.broker
     labels = {"cluster": broker.services.settings.broker.cluster_name}
     if broker.worker is not None:
@@ -120,7 +121,7 @@ async def _add_own(exposition: Exposition, figures: Figures) -> None:
 
 
 async def _of_others(broker: AdminBroker) -> list[str]:
-    """What each of the other workers answers in time."""
+    """The answers of the other workers that came in time."""
     records = broker.ownership.view.brokers.values()
     others = [record for record in records if record.broker_id != broker.broker_id]
     answers = await asyncio.gather(*(_of_worker(broker, record) for record in others))

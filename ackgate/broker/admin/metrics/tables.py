@@ -1,9 +1,9 @@
-"""What a metric is, tables of them, and their samples as Prometheus reads them: text format 0.0.4.
+"""Metrics in tables, and their samples in Prometheus' text format 0.0.4.
 
-Pure. A table is about one kind of thing (broker, topic, cursor ...): a row has a metric's name, its HELP
-line, and where the value comes from. Rows of statistics are made of the descriptions at their fields
-(`ackgate.described`). All samples of a metric stand together below its HELP and TYPE lines, in whatever order
-they came.
+Pure. A table is about one kind of thing (broker, topic, cursor ...): a row has a metric's name, its
+HELP line, and where the value comes from. Rows of statistics are made of the descriptions at their
+fields (`ackgate.described`). All samples of a metric stand together below its HELP and TYPE lines,
+in whatever order they were added.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 Sample: TypeAlias = tuple[Mapping[str, str], float]
-"""Further labels, and the value."""
+"""Labels besides the table's, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,25 @@ class Distribution:
     count: int
     sum: float
     buckets: Sequence[tuple[str, int]] = ()
-    """Upper bounds, and how many were at or below each, all but the infinite one. Of a summary: none."""
+    """Upper bounds, and how many were at or below each, without the infinite one. Empty for a
+    summary."""
 
 
 class Metric(NamedTuple):
-    """What a metric is called, what it means, and where its value comes from."""
+    """A metric: its name, its meaning, and where its value comes from."""
 
     name: str
     meaning: str
-    """A sentence without its full stop."""
+    """One sentence, without the full stop."""
     read: Callable[[Any], float | list[Sample] | Distribution | None]
-    """The value; several with labels of their own; or None: there is none."""
+    """Returns the value, several with labels of their own, or None if there is none."""
     kind: str = ""
-    """As `type`, where the name does not say it: one that ends in ``_total`` is a counter, others gauges."""
+    """The value of `type`, if the name does not decide it: ``_total`` means counter, all else
+    gauge."""
 
     unit: str = ""
-    """``bytes``, ``seconds``, ``per second`` ...; empty: a number of what the meaning names, or a switch."""
+    """``bytes``, ``seconds``, ``per second`` ... Empty: a count of what the meaning names, or a
+    switch."""
 
     @property
     def text(self) -> str:
@@ -62,26 +65,26 @@ class Metric(NamedTuple):
 
 
 class Exposition:
-    """The samples of one answer."""
+    """The samples of one answer to a scrape."""
 
     def __init__(
         self, labels: Mapping[str, str], metrics: Mapping[str, Metric] = MappingProxyType({})
     ) -> None:
-        """`labels`: given to every sample. `metrics`: what is known of them, by name."""
+        """`labels`: added to every sample. `metrics`: the descriptions, by name."""
         self._metrics = metrics
         self._labels = dict(labels)
         self._lines: dict[str, list[str]] = {}
 
     def labelled(self, **labels: str) -> Labelled:
-        """A way to add samples that have these labels."""
+        """Returns an object that adds samples with these labels."""
         return Labelled(self._lines, {**self._labels, **labels})
 
     def extend(self, name: str, samples: Iterable[str]) -> None:
-        """Add samples of a metric as another process has written them: see `samples_of`."""
+        """Add samples of a metric that another process has written: see `samples_of`."""
         self._lines.setdefault(name, []).extend(samples)
 
     def pieces(self) -> Iterator[bytes]:
-        """The text, a piece for each metric."""
+        """The text of the answer, a piece for each metric."""
         for name, samples in self._lines.items():
             metric = self._metrics.get(name) or Metric(name, "", lambda _: None)
             head = [f"# TYPE {name} {metric.type}"]
@@ -91,7 +94,7 @@ class Exposition:
 
 
 def samples_of(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The lines of each metric in a text that an `Exposition` made."""
+    """Split a text that an `Exposition` made. Yields each metric's name and lines of samples."""
     for part in f"\n{text}".split("\n# TYPE ")[1:]:
         head, *lines = part.split("\n")
         yield head.partition(" ")[0], [line for line in lines if line and not line.startswith("#")]
@@ -109,14 +112,14 @@ class Labelled:
         self._suffix = f"{{{pairs}}} "
 
     def labelled(self, **labels: str) -> Labelled:
-        """A way to add samples that have these labels besides."""
+        """Returns an object that adds samples with these labels, too."""
         return Labelled(self._lines, {**self._labels, **labels})
 
     def add(self, metric: str, value: float) -> None:
         self._add(metric, metric, value)
 
     def add_distribution(self, metric: Metric, value: Distribution) -> None:
-        """All samples of a histogram, or of a summary."""
+        """Add all samples of a histogram or a summary."""
         name = metric.name
         if metric.type == "histogram":
             for bound, count in (*value.buckets, ("+Inf", value.count)):
@@ -134,11 +137,11 @@ class MetricTable(NamedTuple):
 
     title: str
     labels: str
-    """The labels of its samples, for the reference page."""
+    """Names of the samples' labels, for the reference page."""
     metrics: Sequence[Metric]
 
     def add(self, labelled: Labelled, source: object) -> None:
-        """The samples of one thing."""
+        """Add the samples of one thing."""
         for metric in self.metrics:
             value = metric.read(source)
             if value is None:
@@ -155,9 +158,9 @@ class MetricTable(NamedTuple):
 def described(
     kind: type, lead: Callable[[Any], object | None] | None = None, *, but: Collection[str] = ()
 ) -> Iterator[Metric]:
-    """A row for each field whose description names a metric, but for some.
+    """A row for each field of `kind` whose description names a metric, except for `but`.
 
-    `lead`: from what a table is about to the described value, or None where there is none.
+    `lead`: gets from what a table is about to the described value, or to None if there is none.
     """
     for name, about in descriptions(kind).items():
         if about.metric and name not in but:
@@ -165,7 +168,7 @@ def described(
 
 
 def reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[[Any], Any]:
-    """How to read an attribute: of the source, or of what `lead` finds there."""
+    """A function that reads an attribute of the source, or of what `lead` returns for it."""
     read = attrgetter(name)
     if lead is None:
         return read
@@ -178,7 +181,7 @@ def reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[[
 
 
 def rows_of(path: str, *rows: tuple[str, str, str] | tuple[str, str, str, str]) -> Iterator[Metric]:
-    """Rows of one object: `path` leads there; each row has the attribute, name, meaning and unit."""
+    """Rows about one object. `path` leads to it; each row has attribute, name, meaning and unit."""
     prefix = f"{path}." if path else ""
     for attribute, name, meaning, *unit in rows:
         yield Metric(

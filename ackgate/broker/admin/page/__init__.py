@@ -1,4 +1,4 @@
-"""The page's paths: its files, and what it asks the broker that Pulsar's paths do not answer (ours)."""
+"""The paths of the page: its files, and answers that Pulsar's paths do not have (ours)."""
 
 from ackgate.broker.admin.page import broker, files, messages, overview
 from ackgate.broker.admin.page.files import PAGE_PATH

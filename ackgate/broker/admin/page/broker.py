@@ -1,6 +1,6 @@
-"""What the page shows of the broker: bookies and audits; brokers, bundles, connections, settings (ours).
+"""The page's view of the broker: bookies, audits, brokers, bundles, connections, settings (ours).
 
-Edge. What a superuser may know: directories of bookies are named.
+Edge. For superusers only, since it names directories of bookies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
 
 CONNECTIONS_MAX: Final = 200
-"""Connections of one answer; the ones with most producers and consumers come first."""
+"""Connections in one answer; those with most producers and consumers come first."""
 
 BUNDLES_MAX: Final = 1_000
 

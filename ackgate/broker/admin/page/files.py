@@ -1,8 +1,8 @@
 """The page: static files, which ask the paths of the admin interface for everything that they show.
 
-Edge: reads the package's own files, once. They hold no data, so whoever reaches the port may have them.
-Nothing is inline, and nothing comes from elsewhere: the Content-Security-Policy says so to the browser.
-Files lie below a digest of them all, so that a browser may keep them for ever.
+Edge: reads the package's own files, once. They hold no data, so any client may have them. Nothing
+is inline, and nothing comes from elsewhere: the Content-Security-Policy tells the browser so. The
+path of a file contains a digest of all files, so that a browser may cache them for ever.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Page(NamedTuple):
     document: bytes
     digest: str
     files: Mapping[str, bytes]
-    """By path below `DIRECTORY`."""
+    """Content of each file, by its path below `DIRECTORY`."""
 
 
 @cache

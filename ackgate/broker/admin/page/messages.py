@@ -1,7 +1,8 @@
 """What the page shows of single messages: one of them, and when the delayed ones are due (ours).
 
-Edge: reads entries from the ledgers. Both answers are bounded, whatever the producers sent. Payloads come
-as text where they are text, as values where the topic's schema says what they are, else as a hex dump.
+Edge: reads entries from the ledgers. Both answers are bounded, whatever the producers sent. A
+payload is shown as a value if the topic's schema can decode it, as text if it is text, else as a
+hex dump.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MESSAGES_MAX: Final = 100
 """Messages of a batch that are shown."""
 
 PAYLOAD_BYTES_MAX: Final = 16 * 1024
-"""Of a payload, and of an Avro value that is decoded."""
+"""Bytes of a payload that are shown, and of an Avro value that is decoded."""
 
 PROPERTIES_MAX: Final = 200
 HEX_BYTES_MAX: Final = 1024
@@ -46,7 +47,7 @@ SAMPLES_MAX: Final = 200
 """Delayed entries that are read to know when they are due."""
 
 SLOTS: Final = 40
-"""Of the histogram of due times."""
+"""Slots in the histogram of due times."""
 
 _NUMBERS: Final[Mapping[SchemaType, str]] = {
     SchemaType.INT8: ">b",
@@ -57,10 +58,10 @@ _NUMBERS: Final[Mapping[SchemaType, str]] = {
     SchemaType.DOUBLE: ">d",
     SchemaType.BOOLEAN: ">?",
 }
-"""How Java's client writes them."""
+"""Numbers as Java's client encodes them."""
 
 _SMALL_AVRO: Final = frozenset({"boolean", "int", "long", "float", "double", "bytes", "string"})
-"""Primitives of at least a byte each."""
+"""Primitive types whose values take at least a byte each."""
 
 
 async def get_message(call: Call) -> Reply:
@@ -121,7 +122,7 @@ def _messages(entry: Entry, schema: StoredSchema | None) -> list[dict[str, Any]]
 
 
 def _states(topic: Topic, position: Position) -> dict[str, Any]:
-    """Where it is, for each subscription."""
+    """The state of the entry in each subscription."""
     states = {}
     for name, subscription in islice(topic.subscriptions.items(), SUBSCRIPTIONS_MAX):
         state, holder = state_of(subscription, position)
@@ -130,7 +131,7 @@ def _states(topic: Topic, position: Position) -> dict[str, Any]:
 
 
 def shown_payload(payload: bytes, schema: StoredSchema | None) -> dict[str, Any]:
-    """A payload for people: ``value`` by its schema, ``text``, or ``hex``; and its size."""
+    """A payload for people: its size, and one of ``value`` (by its schema), ``text``, ``hex``."""
     shown: dict[str, Any] = {"bytes": len(payload)}
     value = None if schema is None else _value(payload, schema)
     if value is not None:
@@ -139,7 +140,7 @@ def shown_payload(payload: bytes, schema: StoredSchema | None) -> dict[str, Any]
     head = payload[:PAYLOAD_BYTES_MAX]
     shown["isCut"] = len(head) < len(payload)
     try:
-        # The cut may go through a character.
+        # A character may be cut in two.
         text = head.decode() if not shown["isCut"] else head.decode(errors="ignore")
     except UnicodeDecodeError:
         text = None
@@ -152,7 +153,7 @@ def shown_payload(payload: bytes, schema: StoredSchema | None) -> dict[str, Any]
 
 
 def _value(payload: bytes, schema: StoredSchema) -> str | None:
-    """What the schema makes of it, as JSON; None: nothing, or it is too long."""
+    """Decode a payload by its schema, as JSON. None if that fails or is too long."""
     if len(payload) > PAYLOAD_BYTES_MAX:
         return None
     kind = schema.schema.type
@@ -170,7 +171,10 @@ def _value(payload: bytes, schema: StoredSchema) -> str | None:
 
 
 def _avro(payload: bytes, definition: bytes) -> str | None:
-    """Decode it, if no few bytes can become a value of any size, and no depth is without bound."""
+    """Decode an Avro value as JSON.
+
+    None for a schema whose values may be far larger than their bytes.
+    """
     declared = json.loads(definition)
     if not is_tame(declared):
         return None
@@ -186,9 +190,10 @@ def _avro(payload: bytes, definition: bytes) -> str | None:
 
 
 def is_tame(declared: object, *, is_item: bool = False) -> bool:
-    """Whether a value of this Avro schema is in size what its bytes are. Pure.
+    """Whether values of this Avro schema are bounded by the size of their bytes. Pure.
 
-    Items of arrays and maps take a byte at least; no type is named again, which may be inside itself.
+    Items of arrays and maps must take at least a byte. A reference to a named type is rejected,
+    because types may contain themselves.
     """
     match declared:
         case str():
@@ -229,7 +234,7 @@ async def get_due_times(call: Call) -> Reply:
 
 
 def _sampled(ledgers: MessageLedgers, tracker: DelayedTracker) -> list[Position]:
-    """Tracked positions, evenly chosen if there are too many."""
+    """Tracked positions; if there are too many, an even sample."""
     step = max(1, -(-tracker.entry_count // SAMPLES_MAX))
     chosen: list[Position] = []
     place = 0
@@ -244,7 +249,7 @@ def _sampled(ledgers: MessageLedgers, tracker: DelayedTracker) -> list[Position]
 
 
 def histogram(due_ms: list[int]) -> dict[str, Any]:
-    """Slots of equal width from the first time to the last. Pure."""
+    """Count the times in slots of equal width, from the first to the last. Pure."""
     if not due_ms:
         return {"firstMs": None, "slotMs": 0, "counts": []}
     first, last = min(due_ms), max(due_ms)

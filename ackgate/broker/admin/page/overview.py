@@ -1,8 +1,8 @@
 """What the page shows: all subscriptions, worst first, and one of them with its holes (ours).
 
-Edge. Each view is one path that answers in JSON, and one that goes on telling it as server-sent events:
-what is new every `EVERY_MS_DEFAULT`, until the client goes or `STREAM_SECONDS_MAX` is over. A stream has
-one view; its size is that of one page.
+Edge. Each view is one path that answers in JSON, and one that streams it as server-sent events:
+what is new every `EVERY_MS_DEFAULT`, until the client goes or `STREAM_SECONDS_MAX` is over. A
+stream has one view; its size is that of one page.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     Choice = TypeVar("Choice", bound=Enum)
 
 TEXT_CHARACTERS_MAX: Final = 256
-"""Of what is searched for."""
+"""Longest text to search for."""
 
 MERGED_ROWS_MAX: Final = 1_000
-"""Rows that a broker gives another one, which sorts those of all of them."""
+"""Rows that a broker may ask another broker for, to merge those of all brokers."""
 
 CELLS_DEFAULT: Final = 128
 EVERY_MS_DEFAULT: Final = 2_000
 EVERY_MS_MIN: Final = 500
 STREAM_SECONDS_MAX: Final = 600.0
-"""Then the client connects again: no stream outlives a changed permission for long."""
+"""The client reconnects after this, so that a changed permission takes effect on streams soon."""
 
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -108,7 +108,7 @@ async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
 
 
 def _viewer(call: Call) -> ClientIdentity | None:
-    """With whose eyes to look; None: with those of a superuser."""
+    """The identity whose rights decide what is shown; None: everything is shown."""
     authorization, identity = call.broker.authorization, call.identity
     if authorization is None or identity is None:
         return None
@@ -123,7 +123,7 @@ def _viewer(call: Call) -> ClientIdentity | None:
 
 
 async def _sight(call: Call, viewer: ClientIdentity) -> Callable[[SubscriptionDriver], bool]:
-    """Which subscriptions a role may look at, one by one: those whose own view it may ask for."""
+    """Make a function that decides which subscriptions the viewer may look at."""
     authorization = call.broker.authorization
     assert authorization is not None  # there is a viewer
     for resource in {topic.name.namespace_name.resource for topic in call.broker.registry}:
@@ -137,7 +137,7 @@ async def _sight(call: Call, viewer: ClientIdentity) -> Callable[[SubscriptionDr
 
 
 async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAnswer | str:
-    """Another broker's first rows, or why there are none."""
+    """The first rows of another broker, or the reason why there are none."""
     try:
         reply = await call.broker.peers.ask(record.web, "GET", path)
         if reply.status != 200:
@@ -151,7 +151,7 @@ async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAns
 
 
 def _asked(query: OverviewQuery, viewer: ClientIdentity | None) -> dict[str, object]:
-    """What another broker is asked: as this broker, which has to be a superuser there."""
+    """The query for another broker. This broker sends it, so it has to be a superuser there."""
     asked: dict[str, object] = {}
     if viewer is not None:
         asked["role"] = viewer.principal.role
@@ -267,7 +267,10 @@ async def _found(call: Call) -> SubscriptionDriver:
 
 
 async def _stream(call: Call, take: Callable[[], Awaitable[dict[str, Any]]]) -> Reply:
-    """Refuses like the plain path does, before anything is sent."""
+    """Reply with an event stream.
+
+    An error of the first view rejects the request as on the plain path.
+    """
     every_ms = max(EVERY_MS_MIN, call.integer_asked("every", EVERY_MS_DEFAULT))
     return Reply(
         200,
