@@ -1,6 +1,6 @@
-"""Topics as they are loaded: producers, messages, subscriptions with their drivers, and the registry.
+"""Topics that are loaded: their producers, messages, subscriptions with drivers, and the registry.
 
-The face of the room. A name is imported from its home at its first use.
+The face of the room. Each name is imported from its module when it is first used.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _CUMULATIVE: Final = 1  # CommandAck.AckType
 
 
 class ConsumedTopic(Protocol):
-    """The topic of a consumer."""
+    """What a consumer needs of its topic."""
 
     @property
     def partition(self) -> int:
@@ -45,7 +45,7 @@ class ConsumedTopic(Protocol):
 
 
 class ConsumedSubscription(Protocol):
-    """What a consumer needs of its subscription: `SubscriptionDriver`, which says more of each."""
+    """What a consumer needs of its subscription; `SubscriptionDriver` describes each call."""
 
     @property
     def topic(self) -> ConsumedTopic: ...
@@ -55,13 +55,13 @@ class ConsumedSubscription(Protocol):
 
     @property
     def core(self) -> Subscription[Consumer, Entry]:
-        """The machine under the driver, to read statistics from."""
+        """The subscription machine, for reading statistics."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """The consumer takes so many more messages."""
+        """The consumer takes `permits` more messages."""
 
     def writable(self, consumer: Consumer) -> None:
-        """The consumer's connection takes bytes again."""
+        """The consumer's connection takes output again."""
 
     def ack(
         self,
@@ -70,22 +70,22 @@ class ConsumedSubscription(Protocol):
         parts: Sequence[tuple[Position, int]],
         receipt: object,
     ) -> None:
-        """Individual acks: whole entries, and parts of batches."""
+        """Ack single entries as a whole, and parts of batches."""
 
     def ack_cumulative(
         self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
     ) -> None:
-        """Everything up to a position."""
+        """Ack everything up to a position."""
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
     ) -> None:
-        """Deliver these to the consumer again (None: all that it has not acked)."""
+        """Deliver these to the consumer again. None: all that it has not acked."""
 
     async def seek(self, position: Position, unacked_mask: int | None = None) -> None: ...
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
-        """Read next what was published at or after this time."""
+        """Read next the first entry published at or after this time."""
 
     async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
         """Delete the subscription on behalf of a consumer."""
@@ -94,7 +94,7 @@ class ConsumedSubscription(Protocol):
 
 
 class _Acks(NamedTuple):
-    """Individual acks of some commands: whole entries apart from parts of batches."""
+    """The individual acks of some commands: whole entries, and parts of batches."""
 
     whole: list[Position]
     parts: list[tuple[Position, int]]
@@ -102,7 +102,7 @@ class _Acks(NamedTuple):
 
 
 class AskedReceipt(NamedTuple):
-    """What comes back in a `Receipt`: the requests to answer, and when they came."""
+    """The token of a `Receipt`: which requests to answer, and when they arrived."""
 
     request_ids: list[int]
     received_at: float
@@ -123,7 +123,8 @@ class Consumer:
         self.consumer_id = request.consumer_id
         self.name = request.consumer_name or f"consumer-{key}"
         self.label = f"{self.name}#{key}"
-        """As the delivery journal calls it: connections of one name have different labels."""
+        """Name in the delivery journal; unique even if several connections use one consumer
+        name."""
         self.metadata = request.metadata
         self.type = request.subscription_type
         self.connected_since = time.time()
@@ -135,23 +136,23 @@ class Consumer:
         self.hash_ranges = tuple(
             (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
         )
-        """(first, last) hash, both included."""
+        """First and last hash of each range, both included."""
 
     # ---------------------------------------------------------------- sending
 
     def send(self, messages: list[MessageOut], size_bytes: int, epoch: int | None) -> None:
-        """Send the client these entries."""
+        """Send entries to the client."""
         self.bytes_out += size_bytes
         self.session.send_messages(
             self.consumer_id, self.subscription.topic.partition, messages, epoch
         )
 
     def active_changed(self, *, is_active: bool) -> None:
-        """Failover: send the client whether it is the active one."""
+        """Failover: tell the client whether it is the active consumer."""
         self.session.send_active_consumer_change(self.consumer_id, is_active=is_active)
 
     def answer(self, receipt: Receipt[Consumer]) -> None:
-        """Acks that asked for an answer are durable, or are not known to be."""
+        """Answer the requests of acks that became durable, or failed to."""
         request_ids = cast("AskedReceipt", receipt.token).request_ids
         if receipt.error is None:
             self.session.send_ack_responses(self.consumer_id, request_ids)
@@ -159,7 +160,7 @@ class Consumer:
             self._refuse(request_ids, receipt.error)
 
     def on_writable(self) -> None:
-        """The session's output has drained."""
+        """The connection takes output again."""
         if not self.is_closed:
             self.subscription.writable(self)
 
@@ -226,7 +227,7 @@ class Consumer:
             self.session.send_ack_error(self.consumer_id, request_id, code, str(error))
 
     def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
-        """Deliver these again (None: everything this consumer has not acked)."""
+        """Deliver these again. None: everything that this consumer has not acked."""
         if not self.is_closed:
             self.subscription.redeliver(self, positions, epoch)
 
@@ -241,7 +242,7 @@ class Consumer:
         await self.subscription.seek_to_time(publish_time_ms)
 
     async def last_message_id(self) -> LastMessageId:
-        """The end of the topic and the mark-delete position of this subscription."""
+        """The topic's last position and this subscription's mark-delete."""
         ledger = self.subscription.topic.ledger
         last = ledger.ledgers.last_confirmed
         batch_index = -1
@@ -272,13 +273,16 @@ class Consumer:
         self.is_closed = True
 
     async def close(self) -> None:
-        """Detach; what was not acked is offered to others. Twice is fine."""
+        """Detach the consumer; others get what it has not acked. May be called twice."""
         if not self.is_closed:
             self.is_closed = True
             self.subscription.remove_consumer(self)
 
     def disconnect(self, urls: Urls = NOWHERE) -> None:
-        """Detach from the broker's side: the client subscribes again, at this address if given."""
+        """Close the consumer by the broker.
+
+        The client subscribes again, at this address if given.
+        """
         if not self.is_closed:
             self.is_closed = True
             self.session.close_consumer(self.consumer_id, urls)
@@ -286,7 +290,7 @@ class Consumer:
 
 
 def _gather(command: pb.CommandAck, acks: _Acks) -> None:
-    """Add a command's acks. Raises `PositionError`, and has added nothing then."""
+    """Add the acks of a command. Raises `PositionError`, and adds nothing then."""
     whole_before, parts_before = len(acks.whole), len(acks.parts)
     try:
         for message_id in command.message_id:

@@ -45,19 +45,20 @@ if TYPE_CHECKING:
     from ackgate.persistence.proto.message_pb2 import MessageMetadata as StoredMetadata
 
 CHUNKS_REMEMBERED_MAX: Final = 10_000
-"""Checksums kept of a message that is not complete; a chunk beyond is stored whenever it comes."""
+"""Checksums kept of an unfinished message. Any further chunk is stored, even if it comes twice."""
 
 UNFINISHED_MAX: Final = 1_000
-"""Messages of one producer that are not complete; chunks of the oldest are forgotten beyond that."""
+"""Unfinished messages kept of one producer; beyond that, the chunks of the oldest are forgotten."""
 
 GAPPED_MAX: Final = 1_000
-"""Batches of one producer whose gaps are not closed; the oldest are forgotten beyond that."""
+"""Batches with open gaps kept of one producer; beyond that, the oldest are forgotten."""
 
 _LAST: Final = "\0last"
-"""After a producer's name, which has no control characters: the key of its other number."""
+"""Appended to a producer's name to make the key of its other number. Names have no control
+characters."""
 
 _UNKNOWN_ID: Final = -1
-"""What PRODUCER_SUCCESS says of a producer that is not known."""
+"""Last sequence id in PRODUCER_SUCCESS for an unknown producer."""
 
 
 class Verdict(enum.Enum):
@@ -65,19 +66,19 @@ class Verdict(enum.Enum):
 
     NEW = "new"
     PARTLY = "partly"
-    """It is a batch, and some of its messages are durable already: store the others."""
+    """Some messages of the batch are durable already: store the others."""
     DUPLICATE = "duplicate"
-    """It is durable already: confirm it without storing it."""
+    """The entry is durable already: confirm it without storing it."""
     UNKNOWN = "unknown"
-    """It is on its way: its outcome is not known yet."""
+    """The entry was sent before, and whether it was stored is not known yet."""
 
 
 MessageKey: TypeAlias = "tuple[int, str, int, int]"
-"""A chunked message of a producer: sequence id, uuid, number of chunks, bytes in all."""
+"""Identifies a chunked message of a producer: sequence id, uuid, number of chunks, total bytes."""
 
 
 class Chunk(NamedTuple):
-    """A chunk that is not the last of its message."""
+    """One chunk, but not the last one, of a message."""
 
     message: MessageKey
     chunk_id: int
@@ -89,16 +90,16 @@ class SequenceIds(NamedTuple):
 
     first: int
     whole: int
-    """When the entry is stored, all messages of its producer up to this id are: entries come in the
+    """Once this entry is stored, all the producer's messages up to this id are. Entries come in the
     order of their first ids, and this one has no gap up to here."""
     last: int
     chunk: Chunk | None = None
     gapped: int | None = None
-    """Of a batch whose ids have gaps: a checksum of them."""
+    """For a batch whose ids have gaps: a checksum of them. Otherwise None."""
 
 
 class _Mark(NamedTuple):
-    """How far a producer has come: the greatest that its entries had of these."""
+    """The greatest `whole` and `last` among a producer's entries."""
 
     whole: int
     last: int
@@ -113,7 +114,7 @@ def sequence_ids(
     entry: bytes,
     metadata: pb.MessageMetadata | StoredMetadata,
 ) -> SequenceIds | None:
-    """The ids of an entry that says these two; None for one that has none (a marker)."""
+    """The sequence ids of an entry. None for a marker, which has none."""
     if metadata.HasField("marker_type"):
         return None
     first = _signed(sequence_id)
@@ -133,7 +134,7 @@ def sequence_ids(
 
 
 def _ids_of_batch(batch: Batch | None, first: int) -> list[int]:
-    """The ids of its messages, if its producer numbers messages: ascending from the batch's id."""
+    """The ids of a batch's messages, ascending; only `first` if they have none of their own."""
     if batch is None or batch.sequence_ids is None or _signed(batch.sequence_ids[0]) != first:
         return [first]
     ids = batch.sequence_ids
@@ -143,7 +144,7 @@ def _ids_of_batch(batch: Batch | None, first: int) -> list[int]:
 
 
 class _Unfinished:
-    """A message whose last chunk is not durable yet."""
+    """A message of which not all chunks are durable yet."""
 
     __slots__ = ("checksums", "durable_count", "first_position")
 
@@ -151,33 +152,34 @@ class _Unfinished:
         self.checksums = [chunk.checksum]
         self.durable_count = 0
         self.first_position: Position | None = None
-        """Of its first chunk, once that is durable."""
+        """Position of its first chunk; None until that is durable."""
 
 
 _NOTHING: Final = _Mark(-(2**63) - 1, -(2**63) - 1)
 
 
 class Deduplication:
-    """Highest sequence ids of one topic's producers."""
+    """The highest sequence ids of one topic's producers."""
 
     def __init__(self, saved: Mapping[str, int], producers_max: int) -> None:
-        """`saved`: the property of that name, as it was stored last."""
+        """`saved`: what `saved` last returned, as it was stored."""
         self._producers_max = producers_max
         self._durable: dict[str, _Mark] = {
             name: _Mark(whole, saved.get(name + _LAST, whole))
             for name, whole in saved.items()
             if not name.endswith(_LAST)
         }
-        """Least recently confirmed first."""
+        """The least recently confirmed producer is first."""
         self._pushed = dict(self._durable)
         self._unfinished: dict[str, dict[MessageKey, _Unfinished]] = {}
-        """By producer name."""
+        """Unfinished messages, by producer name."""
         self._gapped: dict[str, dict[tuple[int, int, int], Position]] = {}
-        """Durable batches with gaps, by producer name, then by first and last id and checksum. What
-        lies in the gaps is in other batches; once they are durable too, this one is known by that."""
+        """Durable batches with gaps, by producer name, then by first id, last id and checksum.
+        Other batches fill the gaps. Once those are durable, too, the batch is known without
+        this."""
 
     def saved(self) -> dict[str, int]:
-        """What is known of durable ids, as a map of numbers."""
+        """What is known of durable ids, as numbers to store."""
         marks = {name: mark.whole for name, mark in self._durable.items()}
         for name, mark in self._durable.items():
             if mark.last != mark.whole:
@@ -185,12 +187,12 @@ class Deduplication:
         return marks
 
     def last_sequence_id(self, producer_name: str) -> int:
-        """What PRODUCER_SUCCESS answers: -1 when the producer is not known."""
+        """Last sequence id for PRODUCER_SUCCESS; -1 if the producer is not known."""
         mark = self._durable.get(producer_name)
         return _UNKNOWN_ID if mark is None else mark.last
 
     def needed_positions(self) -> Iterable[Position]:
-        """Entries that have to be replayed to know what `saved` does not say."""
+        """Positions of entries that must be replayed because `saved` does not cover them."""
         chunks = [
             message.first_position
             for messages in self._unfinished.values()
@@ -202,7 +204,7 @@ class Deduplication:
     # ---------------------------------------------------------------- judging
 
     def check(self, producer_name: str, ids: SequenceIds) -> Verdict:
-        """Judge an entry, and remember it when it is to be stored."""
+        """Decide what to do with an entry, and remember it if it is to be stored."""
         pushed = self._pushed.get(producer_name, _NOTHING)
         if ids.first > pushed.whole:
             if ids.chunk is not None:
@@ -220,7 +222,7 @@ class Deduplication:
         return Verdict.PARTLY
 
     def _is_known(self, producer_name: str, ids: SequenceIds) -> bool:
-        """Whether it is a batch with gaps that is durable."""
+        """Whether this is a batch with gaps that is durable already."""
         key = None if ids.gapped is None else (ids.first, ids.last, ids.gapped)
         return key is not None and key in self._gapped.get(producer_name, ())
 
@@ -253,10 +255,10 @@ class Deduplication:
         entry: bytes,
         metadata: pb.MessageMetadata | StoredMetadata,
     ) -> tuple[bytes, int] | None:
-        """What is not durable of a batch that is partly so: an entry, and its number of messages.
+        """The messages of a partly durable batch that are missing, as an entry, and their number.
 
-        None when all of it is to be stored: it cannot be looked into, or has gaps, which what is left
-        of it would hide.
+        None if the whole batch must be stored: it cannot be unpacked, or it has gaps, which the new
+        entry would hide.
         """
         batch = unpack(entry, metadata) if ids.whole == ids.last else None
         if batch is None or batch.sequence_ids is None:
@@ -268,7 +270,7 @@ class Deduplication:
     # ---------------------------------------------------------------- what became of it
 
     def confirmed(self, producer_name: str, ids: SequenceIds, position: Position) -> None:
-        """An entry became durable: only now is a repetition of it a duplicate."""
+        """Record that an entry became durable. Only from now on is a repetition a duplicate."""
         messages = self._unfinished.get(producer_name)
         if ids.chunk is None:
             if messages is not None:
@@ -310,7 +312,7 @@ class Deduplication:
             self._gapped.pop(producer_name, None)
 
     def failed(self, producer_name: str) -> None:
-        """An add failed: what was pushed beyond the durable ids may be sent again."""
+        """Forget ids that are not durable, after a failed add: the producer may send them again."""
         self._pushed[producer_name] = self._durable.get(producer_name, _NOTHING)
         messages = self._unfinished.get(producer_name)
         if messages is not None:
@@ -319,7 +321,7 @@ class Deduplication:
             self._keep(producer_name, {m: u for m, u in messages.items() if u.checksums})
 
     def replay(self, entry: Entry) -> None:
-        """Learn from a stored entry at load."""
+        """Record a stored entry when the topic is loaded."""
         metadata = entry.metadata
         ids = sequence_ids(
             metadata.sequence_id, metadata.highest_sequence_id, entry.payload, metadata

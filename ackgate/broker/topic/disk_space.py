@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DISK_LOOK_SECONDS: Final = 1.0
-"""How often to look."""
+"""Time between two looks."""
 
 LOOK_SHARE: Final = 8
-"""And after every so many bytes of messages, a share of the reserve: what is written until a check ends,
-in journals and files, has to fit into the free space."""
+"""Also look after messages of this share of the reserve: what is written until the look ends, in
+journals and files, has to fit into the free space."""
 
 
 class DiskSpace:
-    """The room on all file systems that a broker writes. `make_room` comes before anything is written."""
+    """Watches all file systems that a broker writes to.
+
+    Call `make_room` before anything is written.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class DiskSpace:
         files: SpaceFiles | None = None,
         lane: Callable[[str], IoLane] = ThreadLane,
     ) -> None:
-        """`bookies_needed`: as many of them must have room for a message to be taken."""
+        """`bookies_needed`: so many bookies must have room for a message to be accepted."""
         self._data_directory = data_directory
         self._bookies = tuple(bookies)
         self._bookies_needed = bookies_needed
@@ -61,27 +64,30 @@ class DiskSpace:
         self._lane = lane("disk-space")
         self._looking: asyncio.Task[None] | None = None
         self.refusal: DiskFullError | None = None
-        """Why no message is taken; None: there is room."""
+        """The error for rejected messages; None: there is room."""
         self._unseen_bytes = 0
         self.mend: Callable[[], Iterable[Awaitable[object]]] = tuple
-        """What frees room, or makes use of it; begun after each look that finds little, and when there
-        is room again."""
+        """Returns work that frees room, or makes use of it. It is started after each look that
+        finds little room, and when there is room again."""
 
     @classmethod
     def unwatched(cls) -> DiskSpace:
-        """There is always room: for those who keep nothing on a disk."""
+        """For a broker that keeps nothing on a disk: there is always room."""
         return cls(Path(), reserve_bytes=0)
 
     async def make_room(self, *, is_starting: bool) -> None:
-        """Use the reserve for a start or a stop if necessary; `refusal` is up to date from now on."""
+        """Free the reserve for a start or a stop if necessary, and set `refusal`."""
         if not is_starting:
             await self._look(
                 is_starting=False
-            )  # the next one cuts the reserve, if this finds little
+            )  # if little is free, the next look reduces the reserve
         await self._look(is_starting=is_starting)
 
     def refusal_of(self, message_bytes: int) -> DiskFullError | None:
-        """Why these may not be written; None: they may, and will be."""
+        """Why messages of so many bytes must be rejected.
+
+        None: they will be written, and are counted.
+        """
         if self.refusal is None and self._reserve_bytes:
             self._unseen_bytes += message_bytes
             if self._unseen_bytes >= self._reserve_bytes // LOOK_SHARE:
@@ -89,7 +95,7 @@ class DiskSpace:
         return self.refusal
 
     async def look(self) -> None:
-        """Look again. Does nothing while the last look is not through: its disk does not answer."""
+        """Look again. Does nothing while the last look is still waiting for a disk."""
         await asyncio.wait([self._begin_look()], timeout=DISK_LOOK_SECONDS)
 
     def _begin_look(self) -> asyncio.Task[None]:
@@ -109,7 +115,7 @@ class DiskSpace:
         await self._look(is_starting=False)
         if was_low or self.refusal is not None:
             for work in self.mend():
-                with contextlib.suppress(AckGateError):  # the one concerned has logged it
+                with contextlib.suppress(AckGateError):  # whoever failed has logged it
                     await work
 
     async def _look(self, *, is_starting: bool) -> None:
@@ -123,7 +129,7 @@ class DiskSpace:
             try:
                 device = self._files.device(directory)
             except OSError:
-                continue  # not made yet, or gone
+                continue  # not made yet, or deleted
             self._device_of[directory] = device
             if device not in self._reserves:
                 self._reserves[device] = DiskReserve(directory, self._reserve_bytes, self._files)
@@ -158,16 +164,16 @@ class DiskSpace:
 
     @property
     def free_bytes(self) -> int | None:
-        """On the file system that has the least, when last looked; None: not looked at."""
+        """Free bytes of the fullest file system at the last look; None if there was none."""
         return min((reserve.free_bytes for reserve in self._reserves.values()), default=None)
 
     @property
     def disks(self) -> list[tuple[Path, int, bool]]:
-        """Of each file system, when last looked: a directory on it, free bytes, and whether they are few."""
+        """File systems at the last look: a directory on each, free bytes, whether they are few."""
         return [(r.directory, r.free_bytes, r.is_low) for r in self._reserves.values()]
 
     async def close(self) -> None:
-        """Look no more. A disk that does not answer is left alone."""
+        """Stop looking. Does not wait for a disk that does not answer."""
         looking = self._looking
         if looking is not None:
             looking.cancel()

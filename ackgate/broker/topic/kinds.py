@@ -1,4 +1,7 @@
-"""What a client asks for, and the settings in force, in the words of `ackgate.subscription`. Pure."""
+"""Converts a client's request, and the settings in force, to the types of `ackgate.subscription`.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 SHARED_MAX: Final = 64
-"""Different settings kept for subscriptions to share; the policies of topics make them differ."""
+"""Distinct settings that subscriptions share. Policies of topics make them differ."""
 
 
 class TopicRules(Protocol):
@@ -45,17 +48,17 @@ class TopicRules(Protocol):
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        """Delayed delivery as it holds here."""
+        """The delayed delivery policy in effect."""
 
     @property
     def pauses_on_ack_state(self) -> bool:
-        """Whether the gates of its subscriptions may shut."""
+        """Whether the gates of the topic's subscriptions may shut."""
 
 
 def kind_of_request(
     topic: TopicRules, request: SubscribeRequest, *, present: SubscriptionKind | None
 ) -> SubscriptionKind:
-    """The kind that the consumer asks for; a Key_Shared one without a policy takes the `present`."""
+    """The kind that a consumer asks for. Key_Shared without a policy takes the `present` kind."""
     match request.subscription_type:
         case SubscriptionType.SHARED:
             return Shared()
@@ -85,7 +88,7 @@ def subscription_settings(topic: TopicRules, *, is_durable: bool) -> Subscriptio
         hole_closing_redelivery_first=dispatcher.dispatcher_hole_closing_redelivery_first,
         failover_delay_ms=dispatcher.active_consumer_failover_delay_time_millis,
     )
-    if not is_durable:  # as Pulsar: a reader is not held back by what it owes
+    if not is_durable:  # as in Pulsar: a reader is not limited by its unacked messages
         limits = replace(limits, unacked_messages_per_consumer_max=0)
     in_force = SubscriptionSettings(
         gate=gate_settings(settings, is_pausing=topic.pauses_on_ack_state),
@@ -109,5 +112,5 @@ def subscription_settings(topic: TopicRules, *, is_durable: bool) -> Subscriptio
 
 @lru_cache(maxsize=SHARED_MAX)
 def _shared(settings: SubscriptionSettings) -> SubscriptionSettings:
-    """The first of equal values: thousands of subscriptions have the same."""
+    """The first of equal settings, so that thousands of subscriptions share one object."""
     return settings

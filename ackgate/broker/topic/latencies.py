@@ -14,21 +14,22 @@ BOUNDS_SECONDS: Final = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
 )
-"""Among them are those of Pulsar's `pulsar_storage_write_latency_le_*`."""
+"""Upper bounds. They include those of Pulsar's `pulsar_storage_write_latency_le_*`."""
 
 
 class Latency:
-    """A histogram: how many took at most so long, and longer than the bound before."""
+    """A histogram of durations."""
 
     __slots__ = ("counts", "sum_seconds")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_SECONDS) + 1)
-        """One for each bound; the last for what took longer than all of them."""
+        """Durations at most as long as each bound, and longer than the one before; then the longer
+        ones."""
         self.sum_seconds = 0.0
 
     def observe(self, seconds: float, count: int = 1) -> None:
-        """So many took so long each."""
+        """Count `count` durations of `seconds` each."""
         self.counts[bisect_left(BOUNDS_SECONDS, seconds)] += count
         self.sum_seconds += seconds * count
 
@@ -42,8 +43,9 @@ class Latencies:
         self.publish = Latency()
         """Entries: from the chunk that brought the frame to its SEND_RECEIPT."""
         self.dispatch = Latency()
-        """Entries: from when their subscription could go on to their connection's output."""
+        """Entries: from the time when their subscription could go on, to their connection's
+        output."""
         self.persist = Latency()
-        """Writes of subscriptions' cursors: from their beginning until they are durable."""
+        """Writes of subscriptions' cursors, from their start until they are durable."""
         self.receipt = Latency()
         """ACKs with a request id: from the chunk that brought the frame to its ACK_RESPONSE."""

@@ -1,7 +1,7 @@
-"""How a topic comes by its subscriptions: those that are stored, new ones, and readers'.
+"""Opens the subscriptions of a topic: those that are stored, new ones, and those of readers.
 
-Edge: the metadata store, by way of `Topic.open_store`. Who asks for a subscription that is being
-opened waits for it; none is opened twice.
+Edge: the metadata store, by way of `Topic.open_store`. A request for a subscription that is being
+opened waits for that; none is opened twice.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class OpeningTopic(SubscribedTopic, Protocol):
 
     @property
     def subscriptions(self) -> dict[str, SubscriptionDriver]:
-        """Those that are loaded, by name."""
+        """The loaded subscriptions, by name."""
 
     def check_open(self) -> None:
-        """Raises `ServiceNotReadyError` while the topic is on its way out."""
+        """Raise `ServiceNotReadyError` if the topic is being closed."""
 
     async def until_trimmed(self) -> None:
-        """Return when no ledger is on its way out."""
+        """Wait until no message ledger is being deleted."""
 
     async def open_store(
         self,
@@ -49,7 +49,7 @@ class OpeningTopic(SubscribedTopic, Protocol):
         properties: Mapping[str, str] | None = None,
         settings: PersistenceSettings | None = None,
     ) -> CursorStore:
-        """The store of a cursor."""
+        """Open or create the store of a cursor."""
 
 
 class SubscriptionOpening:
@@ -59,10 +59,11 @@ class SubscriptionOpening:
         self._topic = topic
         self._under_way: dict[str, asyncio.Future[SubscriptionDriver]] = {}
         self.beginnings: dict[str, Position] = {}
-        """Mark-deletes of subscriptions that are being made: what is after them must stay."""
+        """Mark-deletes of subscriptions that are being created: no message after them may be
+        trimmed."""
 
     async def stored(self, names: Sequence[str]) -> None:
-        """Open these, many at the same time. Raises what storage raises; some may be open then."""
+        """Open these, many at the same time. Raises storage errors; some may be open then."""
         for start in range(0, len(names), OPENS_AT_ONCE_MAX):
             await self._stored(names[start : start + OPENS_AT_ONCE_MAX])
 
@@ -150,7 +151,7 @@ class SubscriptionOpening:
             store = await topic.open_store(name, create_at=create_at, properties=properties)
         finally:
             del self.beginnings[name]
-        if topic.is_closing:  # the close of the topic did not include this one
+        if topic.is_closing:  # closing the topic did not include this one
             store.abandon(OwnershipError(f"topic {topic.name} was closed meanwhile"))
             topic.check_open()
         subscription = SubscriptionDriver(topic, name, store.cursor, store)
@@ -158,7 +159,10 @@ class SubscriptionOpening:
         return subscription
 
     async def of_reader(self, request: SubscribeRequest) -> SubscriptionDriver:
-        """A reader's, of which nothing is kept. Raises `ConsumerBusyError` for a durable one's name."""
+        """Make a reader's subscription, which is not stored.
+
+        Raises `ConsumerBusyError` if a durable one has the name.
+        """
         topic, name = self._topic, request.subscription
         present = topic.subscriptions.get(name)
         if present is not None:
@@ -173,7 +177,7 @@ class SubscriptionOpening:
         return subscription
 
     def check_consumer_limits(self, request: SubscribeRequest) -> None:
-        """Whether the consumer may be added. Raises `NotAllowedError`, `ConsumerBusyError`."""
+        """Raise `NotAllowedError` or `ConsumerBusyError` if the consumer may not be added."""
         topic, broker = self._topic, self._topic.services.settings.broker
         wanted = request.subscription_type.spelling
         if wanted not in broker.subscription_types_enabled:
@@ -195,7 +199,7 @@ class SubscriptionOpening:
 
 
 async def first_read_position(ledger: ManagedLedger[Entry], request: SubscribeRequest) -> Position:
-    """A reader's first position: its start position, a time ago, or an end of the topic."""
+    """The first position of a reader: its start position, a time ago, or an end of the topic."""
     if request.start_rollback_seconds > 0:
         publish_time_ms = int((time.time() - request.start_rollback_seconds) * 1000)
         return await ledger.reads.first_published_at(publish_time_ms)

@@ -1,4 +1,4 @@
-"""The broker's side of one producer: who it is, and the road of its messages into the topic."""
+"""The broker's side of one producer: passes its messages to the topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PublishedTopic(Protocol):
     """What a producer needs of its topic."""
 
     delays_refused: int
-    """Entries that were to wait longer than is allowed."""
+    """Number of entries rejected because their delay was too long."""
 
     @property
     def producers(self) -> ProducersOfTopic:
@@ -26,7 +26,7 @@ class PublishedTopic(Protocol):
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        """Delayed delivery as it holds here."""
+        """The delayed delivery policy in effect."""
 
     def publish(
         self,
@@ -42,7 +42,7 @@ class PublishedTopic(Protocol):
 
 
 class ProducersOfTopic(Protocol):
-    """Who holds a topic, and who waits for it."""
+    """The producers that publish to a topic, or wait for access."""
 
     async def remove(self, producer: Producer) -> None: ...
 
@@ -72,12 +72,12 @@ class Producer:
 
     @property
     def max_delay_ms(self) -> int:
-        """The longest delay that an entry may have; 0: any."""
+        """The longest delay that an entry may have, in ms. 0: no limit."""
         policy = self.topic.delayed_delivery
         return policy.max_delay_ms if policy.is_active else 0
 
     def delay_refused(self) -> None:
-        """An entry was to wait longer than that."""
+        """Count an entry that was rejected for its delay."""
         self.topic.delays_refused += 1
 
     def publish(
@@ -106,13 +106,16 @@ class Producer:
         )
 
     async def close(self) -> None:
-        """Leave the topic. Twice is fine."""
+        """Leave the topic. May be called twice."""
         if not self.is_closed:
             self.is_closed = True
             await self.topic.producers.remove(self)
 
     def disconnect(self, urls: Urls = NOWHERE) -> None:
-        """Detach from the broker's side: the client goes to this address, or looks up again."""
+        """Close the producer by the broker.
+
+        The client reconnects to this address, or looks up again.
+        """
         if not self.is_closed:
             self.is_closed = True
             self.session.close_producer(self.producer_id, urls)

@@ -57,7 +57,7 @@ class TopicProducers:
 
     @property
     def waiting_count(self) -> int:
-        """How many wait for exclusive access."""
+        """How many producers wait for exclusive access."""
         return len(self._waiting)
 
     def __contains__(self, name: str) -> bool:
@@ -91,7 +91,7 @@ class TopicProducers:
         self._by_name[producer.name] = producer
 
     async def remove(self, producer: Producer) -> None:
-        """A producer left; the next that waits for exclusive access gets it."""
+        """Remove a producer. The next one that waits for exclusive access gets it."""
         if self._by_name.get(producer.name) is producer:
             del self._by_name[producer.name]
         elif producer in self._waiting:
@@ -110,7 +110,10 @@ class TopicProducers:
             heir.session.send_producer_ready(heir.producer_id, heir)
 
     def disconnect_all(self, urls: Urls = NOWHERE) -> None:
-        """Send everybody away, to this address if it is known: the topic is being closed."""
+        """Close all producers because the topic is being closed.
+
+        They reconnect to `urls` if given.
+        """
         for producer in [*self._by_name.values(), *self._waiting]:
             producer.disconnect(urls)
         self._by_name.clear()

@@ -1,11 +1,11 @@
 """All topics of one broker: found, created, loaded once, unloaded, deleted.
 
-Edge. A topic exists when its node does; the first request loads it, and requests during
-the load wait for it. Partitioned topics are a number kept beside: each partition is
-a topic of its own.
+Edge. A topic exists if its node does. The first request loads it, and requests during the load wait
+for it. A partitioned topic is a number of partitions in a node elsewhere; each partition is a topic
+of its own.
 
-Only topics of bundles that this broker owns are loaded; who that is, `Owners` says. A topic whose
-bundle goes away while it is being loaded is let go of again.
+The registry loads only topics of bundles that this broker owns, according to `Owners`. If a bundle
+is lost while one of its topics is loading, the topic is dropped again.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ class TopicConflictError(BrokerError):
 
 
 class Owners(Protocol):
-    """Who says which topics this broker serves."""
+    """Knows which topics this broker serves."""
 
     async def require(self, topic: TopicName) -> None:
         """Return if the topic is served here. Raises `NotOwnedError`, `ServiceNotReadyError`."""
 
     def is_served_here(self, topic: TopicName) -> bool:
-        """Whether this broker serves the topic, as far as it is known without I/O."""
+        """Whether this broker serves the topic, as far as is known without I/O."""
 
 
 class _Alone:
-    """There is no other broker."""
+    """For a single broker: it serves every topic."""
 
     async def require(self, topic: TopicName) -> None:
-        """Every topic is served here."""
+        """Return: every topic is served here."""
 
     def is_served_here(self, topic: TopicName) -> bool:  # noqa: ARG002
         return True
@@ -96,7 +96,7 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._lost_loads: set[asyncio.Task[Any]] = set()
-        """Loads of topics that were given up since: they may have read old metadata."""
+        """Loads that were given up, because they may have read old metadata."""
         self._is_closing = False
         services.policies.on_change(self.configure)
 
@@ -104,11 +104,14 @@ class TopicRegistry:
         return iter(list(self._topics.values()))
 
     def loaded(self, name: TopicName) -> Topic | None:
-        """The topic if it is loaded."""
+        """The topic, or None if it is not loaded."""
         return self._topics.get(str(name))
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
-        """Load or create. Raises `TopicNotFoundError`, or what storage raises."""
+        """Return a topic, loaded or created first if need be.
+
+        Raises `TopicNotFoundError`, or a storage error.
+        """
         present = self._present(name)
         if present is not None:
             return present
@@ -135,7 +138,7 @@ class TopicRegistry:
         return present
 
     def _begin_loading(self, name: TopicName, *, create: bool) -> asyncio.Task[Topic]:
-        """Nothing is awaited between this and the look whether it is loaded or being loaded."""
+        """Start a load. The caller has awaited nothing since it checked that there is none."""
         key = str(name)
         loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
         self._loading[key] = loading
@@ -146,7 +149,7 @@ class TopicRegistry:
         self._loading.pop(key, None)
         self._lost_loads.discard(loading)
         if not loading.cancelled():
-            loading.exception()  # the caller may not wait for it any more
+            loading.exception()  # the caller may no longer wait for it
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
         topic = Topic(name, self._services)
@@ -187,10 +190,10 @@ class TopicRegistry:
     # ---------------------------------------------------------------- partitioned topics
 
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
-        """Partitions of a topic, 0 when it is not partitioned.
+        """Partitions of a topic; 0 if it is not partitioned.
 
-        With `create`, a topic that does not exist is made a partitioned one if the configuration
-        says that topics are created so. Raises `TopicNotFoundError`.
+        With `create`, makes a partitioned topic if none exists and the settings ask for one. Raises
+        `TopicNotFoundError`.
         """
         count = await self.stored_partition_count(name)
         if count or name.is_partition or await self.exists(name):
@@ -223,7 +226,7 @@ class TopicRegistry:
         await self._create_partitions(name, range(count))
 
     async def add_partitions(self, name: TopicName, count: int) -> None:
-        """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
+        """Increase the number of partitions. Raises `CallerError` if `count` is not larger."""
         self._check_partition_count(name, count)
         present = await raise_partition_count(self._services.metadata, name, count)
         if not present:
@@ -235,7 +238,7 @@ class TopicRegistry:
         value = encode_topic_node(TopicNode())
 
         async def create(index: int) -> None:
-            # Not settled when unanswered: a partition without a node gets it when it is loaded.
+            # Needs no retry: a partition without a node gets one when it is loaded.
             with contextlib.suppress(NodeExistsError, OutcomeUnknownError):
                 await self._services.metadata.create(_node_path(name.partition(index)), value)
 
@@ -250,11 +253,11 @@ class TopicRegistry:
             raise CallerError(f"number of partitions is {count}, allowed is 1..{most or 'any'}")
 
     async def stored_partition_count(self, name: TopicName) -> int:
-        """Partitions of a partitioned topic; 0 when there is none of this name."""
+        """Number of partitions of a partitioned topic; 0 if there is none of this name."""
         return await read_partition_count(self._services.metadata, name)
 
     async def delete_partition_count(self, name: TopicName) -> None:
-        """A partitioned topic is no more; its partitions are deleted one by one before."""
+        """Delete a partitioned topic, after all its partitions were deleted."""
         await self._delete_belongings(name)  # first: a retry finds the topic by its number
         await self._services.metadata.delete(partitioned_topic_path(name))
 
@@ -281,7 +284,7 @@ class TopicRegistry:
     # ---------------------------------------------------------------- ending
 
     async def unload(self, name: TopicName) -> None:
-        """Close a loaded topic; the next who asks loads it again."""
+        """Close a loaded topic. The next request loads it again."""
         topic = self._topics.get(str(name))
         if topic is None:
             if not await self.exists(name):
@@ -304,14 +307,14 @@ class TopicRegistry:
             await self._delete_belongings(name)
 
     async def _delete_belongings(self, name: TopicName) -> None:
-        """A later topic of this name begins without this one's policies and schemas."""
+        """Delete policies and schemas, so that a later topic of this name does not inherit them."""
         path = topic_policy_path(name)
         if await self._services.metadata.get(path) is not None:
             await self._services.policies.remove(path)
         await SchemaRegistry(self._services.metadata).delete(name)
 
     def forget(self, topic: OwnedTopic) -> None:
-        """Release a topic that may have another owner, at once and without a write."""
+        """Drop a topic that may have another owner, at once and without a write."""
         topic.abandon(OwnershipError(f"topic {topic.name} was released"))
         if self._topics.get(str(topic.name)) is topic:
             del self._topics[str(topic.name)]
@@ -332,7 +335,8 @@ class TopicRegistry:
     async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[Urls], None]:
         """Close topics for another broker, persisting what is dirty.
 
-        Returns a function that sends the clients away, to the address of the new owner if it is known.
+        Returns a function that disconnects the clients, and sends them to the new owner's address
+        if given.
         """
         loading = [task for key, task in self._loading.items() if is_meant(TopicName.parse(key))]
         if loading:
@@ -351,7 +355,7 @@ class TopicRegistry:
         return send_away
 
     def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
-        """Release topics that may have another owner already, without a write."""
+        """Drop topics that may have another owner already, without a write."""
         for topic in self:
             if is_meant(topic.name):
                 self.forget(topic)
@@ -379,7 +383,7 @@ class TopicRegistry:
     # ---------------------------------------------------------------- upkeep
 
     def configure(self) -> None:
-        """Settings or policies have changed."""
+        """Apply changed settings and policies to all topics."""
         self._services.cache.bytes_max = (
             self._services.settings.broker.managed_ledger_cache_size_mb * 1024 * 1024
         )
@@ -390,7 +394,7 @@ class TopicRegistry:
             topic.configure()
 
     async def for_each(self, work: Callable[[Topic], Awaitable[None]]) -> None:
-        """Do periodic work on every loaded topic; where it fails, the others still get it."""
+        """Do periodic work on every loaded topic. A failure for one does not stop the others."""
         for topic in self:
             if not topic.is_closing:
                 try:

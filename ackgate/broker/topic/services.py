@@ -1,4 +1,4 @@
-"""What all topics of one broker share, in one place, so that nothing is global."""
+"""What all topics of one broker share, in one object, so that nothing is global."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class OwnedTopic(Protocol):
-    """A loaded topic, as far as letting go of it goes."""
+    """What dropping a topic needs of it."""
 
     @property
     def name(self) -> TopicName: ...
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more."""
+        """Stop at once, and write no more."""
 
 
 @dataclass(slots=True)
@@ -50,11 +50,11 @@ class SharedServices:
     cache: EntryCache[Entry]
     policies: PolicyStore
     producer_name_prefix: str
-    """Unique for this run of the broker."""
+    """Prefix of made-up names; unique for this run of the broker."""
     forget_topic: Callable[[OwnedTopic], None]
-    """Release a topic that has another owner now."""
+    """Drops a topic that has another owner now."""
     disk_space: DiskSpace = field(default_factory=DiskSpace.unwatched)
-    """Whether there is room for messages."""
+    """Knows whether there is room for messages."""
     namespaces: Namespaces = field(init=False)
     lease: Lease = field(init=False)
     audit: BrokerAudit = field(init=False)
@@ -63,9 +63,9 @@ class SharedServices:
     waits: Waits = field(default_factory=Waits, init=False)
     latencies: Latencies = field(default_factory=Latencies, init=False)
     tracing: Tracing | None = field(default=None, init=False)
-    """None: nobody traces messages."""
+    """None: tracing is off."""
     clock_us: Callable[[], int] = field(init=False)
-    """For the delivery journal; by default as exact as `clock_ms`."""
+    """Clock of the delivery journal; by default as exact as `clock_ms`."""
     journal_pace: JournalPace = field(default_factory=JournalPace, init=False)
     _producer_names: int = field(default=0, init=False)
 
@@ -77,6 +77,6 @@ class SharedServices:
         self.clock_us = lambda: self.clock_ms() * 1_000
 
     def next_producer_name(self) -> str:
-        """A name for a producer that brought none."""
+        """Make up a name for a producer that has none."""
         self._producer_names += 1
         return f"{self.producer_name_prefix}-{self._producer_names}"

@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READS_PER_TURN_MAX: Final = 20
-"""Reads of one turn before other connections get theirs."""
+"""Reads of one turn before other connections get their turn."""
 
 TIMER_MS_MAX: Final = 60_000
-"""No timer is longer, so that a clock that was set forward is noticed."""
+"""Longest timer, so that a clock that was set forward is noticed."""
 
 
 class SubscribedTopic(TopicRules, Protocol):
@@ -87,7 +87,7 @@ class SubscribedTopic(TopicRules, Protocol):
 
     @property
     def journal(self) -> TopicJournal | None:
-        """The delivery journal, if it is on."""
+        """The delivery journal; None: it is off."""
 
     @property
     def cancelled(self) -> CancelledMessages: ...
@@ -98,25 +98,25 @@ class SubscribedTopic(TopicRules, Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it is on its way out."""
+        """Whether the topic is being closed."""
 
     def on_fenced(self, error: AckGateError) -> None:
-        """Another broker owns the topic now: let go of it."""
+        """Another broker owns the topic now: close it here."""
 
     def on_persisted(self, subscription: SubscriptionDriver) -> None:
-        """A subscription's state became durable: ledgers below it may go."""
+        """A subscription's state became durable: ledgers before it may be trimmed."""
 
     def remove_subscription(self, subscription: SubscriptionDriver) -> None: ...
 
     async def until_trimmed(self) -> None:
-        """Return when no ledger is on its way out."""
+        """Wait until no message ledger is being deleted."""
 
 
 class _Waiting(NamedTuple):
     """What the next turn waits for."""
 
     key: ManagedLedger[Entry] | Gate | None
-    """None: only for its deadline."""
+    """None: the turn waits only for its deadline."""
     deadline_ms: int | None
     timer: Timer
 
@@ -127,7 +127,7 @@ class SubscriptionDriver:
     def __init__(
         self, topic: SubscribedTopic, name: str, cursor: ManagedCursor, store: CursorStore | None
     ) -> None:
-        """`store` None: a reader's subscription, of which nothing is kept."""
+        """`store` None: a reader's subscription, which is not stored."""
         self.topic = topic
         self.name = name
         self.store = store
@@ -165,13 +165,13 @@ class SubscriptionDriver:
         self._next_key = 0
         self._is_asked = False
         self._since: float | None = None
-        """Since when it can go on, for its latency; None: it waits."""
+        """When it could go on, to measure its latency; None: it waits."""
         self._observed: PersistOutcome | None = None
-        """The last durable write that was counted."""
+        """The last durable write that was counted in the latencies."""
         self._reading: asyncio.Task[None] | None = None
         self._waiting: _Waiting | None = None
         self._why_unread = ""
-        """Why the last read failed, as the log has it already."""
+        """Why the last read failed, to log each reason once."""
         self._is_busy = False
         self._is_closed = False
         self._keeps_nacks = False
@@ -190,7 +190,7 @@ class SubscriptionDriver:
     def for_reader(
         cls, topic: SubscribedTopic, name: str, first_read: Position
     ) -> SubscriptionDriver:
-        """A reader's subscription: nothing of it is kept."""
+        """Make a reader's subscription, which is not stored."""
         cursor = ManagedCursor(
             topic.ledger.ledgers,
             topic.ledger.ledgers.previous(first_read),
@@ -200,14 +200,14 @@ class SubscriptionDriver:
         return cls(topic, name, cursor, None)
 
     def _begin(self, store: CursorStore | None) -> None:
-        """Ack what is cancelled, and have the journal say where this begins."""
+        """Ack cancelled messages, and note in the journal in which state this begins."""
         recorder = self._recorder
         is_new = store is None or store.report.source is RecoverySource.NEW
         if recorder is not None and is_new:
             recorder.subscribed(self.cursor.mark_delete, is_durable=store is not None)
         self.ack_cancelled()
         if recorder is not None and not is_new and store is not None:
-            self.core.take_notes()  # the recovered state has them
+            self.core.take_notes()  # they are part of the recovered state
             recorder.recovered(store.report, self.cursor.snapshot())
         self._changed()
 
@@ -225,11 +225,11 @@ class SubscriptionDriver:
 
     @property
     def persisted_mark_delete(self) -> Position:
-        """Everything up to here is acked, durably: message ledgers below may be trimmed."""
+        """Everything up to here is durably acked, so earlier message ledgers may be trimmed."""
         return self.cursor.mark_delete if self.store is None else self.store.persisted_mark_delete
 
     def holder_name(self, position: Position) -> str | None:
-        """The consumer that has an entry and has not acked it; None: none."""
+        """The consumer that has an entry and has not acked it, or None."""
         holder = self.core.holder(position)
         return None if holder is None else holder.name
 
@@ -263,7 +263,7 @@ class SubscriptionDriver:
         return consumer
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer left; what it did not ack goes to the others."""
+        """Detach a consumer. The others get what it has not acked."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -276,17 +276,17 @@ class SubscriptionDriver:
         self._changed()
 
     def disconnect_consumers(self, urls: Urls = NOWHERE) -> None:
-        """Send all consumers away; clients subscribe again, at this address or by a lookup."""
+        """Close all consumers. Clients subscribe again, at this address or after a lookup."""
         for consumer in list(self.consumers):
             consumer.disconnect(urls)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """The consumer takes so many more messages."""
+        """The consumer takes `permits` more messages."""
         self.core.flow(consumer, permits, now_ms=self._now_ms)
         self.ask_turn()
 
     def writable(self, consumer: Consumer) -> None:
-        """The consumer's connection takes bytes again."""
+        """The consumer's connection takes output again."""
         self.core.writable(consumer, is_writable=True)
         self.ask_turn()
 
@@ -317,7 +317,7 @@ class SubscriptionDriver:
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
     ) -> None:
-        """Deliver these to a consumer again (None: all that it has not acked)."""
+        """Deliver these to a consumer again. None: all that it has not acked."""
         self.core.redeliver(consumer, positions, epoch=epoch, now_ms=self._now_ms)
         self._changed()
 
@@ -330,28 +330,28 @@ class SubscriptionDriver:
     # ---------------------------------------------------------------- other facts
 
     def ack_elsewhere(self, positions: Sequence[Position]) -> int:
-        """Ack whole entries without a consumer, all or none: a cancel. Returns how many were not.
+        """Ack whole entries of a cancel, all or none, on no consumer's behalf.
 
-        Raises `PositionError`.
+        Returns how many were not acked before. Raises `PositionError`.
         """
         acked = self.core.ack(None, positions, now_ms=self._now_ms)
         self._changed()
         return acked
 
     def ack_cancelled(self) -> None:
-        """Ack whatever of the topic's messages is cancelled."""
+        """Ack all cancelled messages of the topic."""
         now_ms = self._now_ms
         mark_delete = self.cursor.mark_delete
         for ledger_id, entry_ids in self.topic.cancelled.by_ledger(mark_delete.ledger_id):
             self.core.ack_many(None, ledger_id, entry_ids, now_ms=now_ms)
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """A message ledger is gone, and what was acked in it."""
+        """Forget what was acked in a message ledger that was deleted."""
         self.core.ledger_trimmed(ledger_id, now_ms=self._now_ms)
         self._changed()
 
     def on_lost(self, entries: Mapping[int, BitMap]) -> None:
-        """The tracker has lost delayed entries, with a snapshot that cannot be read."""
+        """Read delayed entries again that the tracker lost with an unreadable snapshot."""
         log.warning(
             "subscription %s of %s: %d delayed entries are read again: their snapshot is lost",
             self.name,
@@ -362,7 +362,7 @@ class SubscriptionDriver:
         self.ask_turn()
 
     def configure(self) -> None:
-        """Settings or policies have changed."""
+        """Apply changed settings and policies."""
         settings = subscription_settings(self.topic, is_durable=self.is_durable)
         self.core.configure(settings, now_ms=self._now_ms)
         if self.store is not None:
@@ -370,14 +370,14 @@ class SubscriptionDriver:
         self._changed()
 
     def _keep_nacks(self) -> None:
-        """Whatever the core holds back after negative acks is stored with the cursor."""
+        """Have the store keep the core's nacks once there are any."""
         nacks = self.core.held_nacks
         if not self._keeps_nacks and nacks is not None and self.store is not None:
             self._keeps_nacks = True
             self.store.keep_nacks(nacks)
 
     def _on_outcome(self) -> None:
-        """The store has written, or failed to."""
+        """Handle a write of the store that succeeded or failed."""
         store = self.store
         if store is None:
             return
@@ -400,7 +400,7 @@ class SubscriptionDriver:
         self.ask_turn()
 
     def _changed(self) -> None:
-        """The core has changed: the next turn carries out what follows."""
+        """Ask for a turn, and do what else follows when the core has changed."""
         self._record()
         if (waiting := self._waiting) is not None and waiting.key is self.core.gate:
             self.topic.services.waits.came(self.core.gate)
@@ -416,7 +416,7 @@ class SubscriptionDriver:
     # ---------------------------------------------------------------- the turn
 
     def ask_turn(self) -> None:
-        """Have one turn run soon. Cheap; asking twice is one turn."""
+        """Run one turn soon. Cheap; several calls before it cause one turn."""
         if not self._is_asked and not self._is_closed:
             self._is_asked = True
             if self._since is None:
@@ -430,7 +430,7 @@ class SubscriptionDriver:
         core, ledger, services = self.core, self.topic.ledger, self.topic.services
         read_bytes_max = services.settings.dispatcher.dispatcher_max_read_size_bytes
         for _ in range(READS_PER_TURN_MAX):
-            if self._may_deliver():  # each time: the process may have been stopped in between
+            if self._may_deliver():  # each time: the process may have been suspended
                 core.resume()
             else:
                 core.suspend()
@@ -518,7 +518,7 @@ class SubscriptionDriver:
 
     @property
     def why_unread(self) -> str:
-        """Why the last read from storage failed; empty: it did not."""
+        """Why the last read from storage failed; empty if it did not."""
         return self._why_unread
 
     async def _read(self, request: ReadRequest) -> None:
@@ -530,7 +530,7 @@ class SubscriptionDriver:
             if self._may_deliver():
                 self._read_done(request, entries)
                 self._why_unread = ""
-            else:  # the next turn that may asks for it again
+            else:  # the next turn that may deliver asks for it again
                 self.core.read_cancelled(request)
         finally:
             self._reading = None
@@ -543,7 +543,7 @@ class SubscriptionDriver:
             self._read_failed(request, error)
 
     def _read_failed(self, request: ReadRequest, error: AckGateError) -> None:
-        if str(error) != self._why_unread:  # it is tried again every second
+        if str(error) != self._why_unread:  # the read is retried every second
             self._why_unread = str(error)
             log.warning("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
         self.core.read_failed(request, now_ms=self._now_ms)
@@ -551,10 +551,10 @@ class SubscriptionDriver:
     # ---------------------------------------------------------------- waiting
 
     def _wait(self, ready: Ready[Consumer, Entry]) -> None:
-        """For entries or for the gate, if a read needs these, and for the next deadline.
+        """Wait for what the next read needs (entries or the gate), and for the next deadline.
 
-        Whatever brings anything else (permits, acks, due entries) asks for a turn. A wait that is as
-        it was stays where it is.
+        All other events (permits, acks, due entries) ask for a turn themselves. A wait that has not
+        changed stays as it is.
         """
         self.tracking.pump()
         key: ManagedLedger[Entry] | Gate | None = None
@@ -600,9 +600,9 @@ class SubscriptionDriver:
 
     # ---------------------------------------------------------------- moves
     #
-    # All return when the new state is durable, and raise `PersistenceFailedError` when it is not yet,
-    # though the cursor has moved. What goes on happens under the consumers; what may go back sends
-    # them away first, as Pulsar does, and they come back by themselves.
+    # All return when the new state is durable. They raise `PersistenceFailedError` when it is not yet,
+    # although the cursor has moved. Moves forward keep the consumers. Moves that may go back disconnect
+    # them first, as Pulsar does, and they reconnect by themselves.
 
     async def seek(self, position: Position, unacked_mask: int | None = None) -> None:
         """Read from `position` next. Of a batch, the indexes of `unacked_mask` are unacked.
@@ -623,27 +623,27 @@ class SubscriptionDriver:
         await self.seek(await self.topic.ledger.reads.first_published_at(publish_time_ms))
 
     async def skip(self, entries: int) -> int:
-        """Ack the next `entries` unacked entries. Returns how many there were."""
+        """Ack the next `entries` unacked entries. Returns how many were acked."""
         skipped = self.core.skip(entries, now_ms=self._now_ms)
         self._changed()
         await self._until_durable()
         return skipped
 
     async def clear_backlog(self) -> int:
-        """Ack everything that the topic holds. Returns how many entries were not."""
+        """Ack everything that the topic holds. Returns how many entries were not acked before."""
         cleared = self.core.clear_backlog(now_ms=self._now_ms)
         self._changed()
         await self._until_durable()
         return cleared
 
     async def expire_older_than(self, seconds: int) -> int:
-        """Ack everything published longer ago. Returns how many entries were not acked."""
+        """Ack everything published longer ago. Returns how many entries were not acked before."""
         ledger = self.topic.ledger
         first_kept = await ledger.reads.first_published_at(self._now_ms - seconds * 1000)
         return await self.expire_through(ledger.ledgers.previous(first_kept))
 
     async def expire_through(self, position: Position) -> int:
-        """Ack everything up to this entry. Returns how many entries were not acked."""
+        """Ack everything up to this entry. Returns how many entries were not acked before."""
         expired = self.core.expire(position, now_ms=self._now_ms)
         if expired:
             self._changed()
@@ -660,12 +660,18 @@ class SubscriptionDriver:
         await self.tracking.until_cleared()
 
     def drop_delayed(self) -> None:
-        """Hold no delayed entry any more, and read from the first unacked one. While `paused`."""
+        """Drop all delayed entries, and read again from the first unacked one.
+
+        Only while `paused`.
+        """
         self.core.drop_delayed(now_ms=self._now_ms)
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """No consumer, and nothing under way; after it they may come back."""
+        """Disconnect all consumers, and wait for a read under way.
+
+        They may return after the context.
+        """
         self._check_idle()
         self._is_busy = True
         try:
@@ -693,7 +699,7 @@ class SubscriptionDriver:
             await self.store.flush()
 
     async def close(self) -> None:
-        """Deliver no more and persist what is dirty. Consumers are sent away by the topic."""
+        """Deliver no more, and persist what is dirty. The topic disconnects the consumers."""
         self._stop()
         await self._settle()
         await self.tracking.close()
@@ -704,7 +710,7 @@ class SubscriptionDriver:
                 self._let_go(CursorClosedError(f"subscription {self.name} is closed"))
 
     def abandon(self, error: OwnershipError) -> None:
-        """Deliver no more, and write no more: the topic may have another owner."""
+        """Stop at once, and write no more: the topic may have another owner."""
         self._stop()
         self.tracking.abandon()
         if self.store is not None:
@@ -723,7 +729,10 @@ class SubscriptionDriver:
         self.topic.remove_subscription(self)
 
     async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
-        """Delete on behalf of a consumer. Raises `ConsumerBusyError` if there are others."""
+        """Delete the subscription for a consumer. Raises `ConsumerBusyError` if there are others.
+
+        Raises `NotAllowedError` for a reader's subscription; the consumer is detached nevertheless.
+        """
         if len(self.consumers) > 1 and not force:
             raise ConsumerBusyError(f"subscription {self.name} has other consumers")
         if consumer in self.consumers:
@@ -745,12 +754,12 @@ class SubscriptionDriver:
             await asyncio.wait([self._reading])
 
     def _let_go(self, error: AckGateError) -> None:
-        """Nothing more will be durable."""
+        """Fail all waiting receipts: nothing more becomes durable."""
         self.core.fail_receipts(error)
         self._answer_receipts()
 
     def _answer_receipts(self) -> None:
-        """There are no turns any more; waiting acks are answered all the same."""
+        """Answer waiting acks outside of a turn, because there are no more turns."""
         self.core.suspend()
         self._answer(self.core.ready(now_ms=self._now_ms).receipts)
 

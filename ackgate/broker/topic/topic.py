@@ -1,9 +1,8 @@
 """One topic (or one partition): its producers, its messages, its subscriptions.
 
-Edge. A message comes in through `Producer.publish`, goes to the `ManagedLedger`, and when it is
-durable comes back through `on_confirmed`: the producer gets its receipt, and subscriptions that
-wait for entries read on. All of it runs on one event loop; nothing here waits while
-holding another's call.
+Edge. `Producer.publish` passes a message to the `ManagedLedger`, which calls `on_confirmed` once it
+is durable: the producer gets its receipt, and subscriptions that wait for entries read on. All of
+it runs on one event loop; nothing here waits while holding another's call.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_POSITION: Final = 2**64 - 1
-"""Ledger and entry id in the receipt of a duplicate (-1 as an unsigned 64-bit number)."""
+"""Ledger and entry id in the receipt of a duplicate: -1 as an unsigned 64-bit number."""
 
 TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
 
@@ -80,14 +79,14 @@ class _Publish(NamedTuple):
     received_at: float
     publish_time_ms: int
     key: str
-    """These two for the delivery journal, if it is on. No metadata: those would be kept alive, for
-    the garbage collector to look at."""
+    """This and `publish_time_ms` are for the delivery journal, if it is on. The metadata itself
+    would be kept alive for long, and visited by the garbage collector."""
     sequence_ids: SequenceIds | None
-    """For de-duplication, if it is on."""
+    """The ids for de-duplication; None: it is off."""
 
 
 class _TracedPublish(_Publish):
-    """One that has a span."""
+    """A publish that has a span."""
 
     span: Span
 
@@ -101,7 +100,7 @@ class Topic:
         self.path = topic_path(name.tenant, name.namespace, name.local_name)
         self.policies = EffectivePolicies(services.policies, name)
         self.delayed_delivery = DelayedDeliveryPolicy()
-        """Delayed delivery as it holds here, once the topic is open."""
+        """The delayed delivery policy in effect, once the topic is open."""
         self.ledger: ManagedLedger[Entry] = ManagedLedger(
             self.path,
             services.ledger_client,
@@ -117,7 +116,7 @@ class Topic:
         )
         self.journaling = TopicJournaling(self)
         self.journal: TopicJournal | None = None
-        """The delivery journal, if it is on."""
+        """The delivery journal; None: it is off."""
         self.producers = TopicProducers(str(name), None, self._store_topic_epoch)
         self.subscriptions: dict[str, SubscriptionDriver] = {}
         self.cancelled = CancelledMessages(self, self._open_cancelled)
@@ -127,12 +126,12 @@ class Topic:
         self.messages_out = 0
         self.bytes_out = 0
         self.delays_refused = 0
-        """Entries that were to wait longer than is allowed."""
+        """Number of entries rejected because their delay was too long."""
         self.last_used = time.monotonic()
         self.is_closing = False
         self.is_settling = False
         self._settled: asyncio.Event | None = None
-        """Since `settle` was called: set when it is done."""
+        """Made by the first `settle`, and set when that is done."""
         self._opening = SubscriptionOpening(self)
         self._dedup: TopicDeduplication | None = None
         self._trim: asyncio.Task[None] | None = None
@@ -159,7 +158,7 @@ class Topic:
             await self._open_dedup(exists=DEDUP_CURSOR in found)
 
     def configure(self) -> None:
-        """Settings or policies have changed."""
+        """Apply changed settings and policies."""
         self.ledger.limits = _rollover_limits(self.services)
         self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
         self.cancelled.configure(self.services.settings.persistence)
@@ -175,12 +174,12 @@ class Topic:
 
     @property
     def is_deduplicated(self) -> bool:
-        """Whether producers' sequence ids are watched."""
+        """Whether producers' sequence ids are checked."""
         return self._dedup is not None
 
     @property
     def is_idle(self) -> bool:
-        """No producer, no consumer, and nothing was ever written."""
+        """Whether there is no producer, no consumer, and nothing was ever written."""
         return not self.is_used and self.ledger.ledgers.total_entries == 0
 
     @property
@@ -198,7 +197,7 @@ class Topic:
 
     @property
     def pauses_on_ack_state(self) -> bool:
-        """`dispatcherPauseOnAckStatePersistentEnabled` as it holds for this topic."""
+        """`dispatcherPauseOnAckStatePersistentEnabled` as it applies to this topic."""
         return bool(
             self.policies.value(
                 PAUSE_ON_ACK_STATE,
@@ -207,7 +206,7 @@ class Topic:
         )
 
     async def close(self) -> None:
-        """Persist what is dirty, close the ledgers, send everybody away."""
+        """Persist what is dirty, close the ledgers, disconnect all clients."""
         try:
             await self.settle()
         finally:
@@ -245,13 +244,13 @@ class Topic:
                 raise failure
 
     def send_away(self, urls: Urls = NOWHERE) -> None:
-        """Close all clients; they go to this address, or where a lookup leads them."""
+        """Disconnect all clients. They reconnect to `urls`, or look up again."""
         self.producers.disconnect_all(urls)
-        for subscription in list(self.subscriptions.values()):  # a reader's goes with its consumer
+        for subscription in list(self.subscriptions.values()):  # readers' end with their consumers
             subscription.disconnect_consumers(urls)
 
     def abandon(self, error: OwnershipError) -> None:
-        """Release it at once, and write no more: it may have another owner."""
+        """Drop the topic at once, and write no more: it may have another owner."""
         self.is_closing = True
         for subscription in self.subscriptions.values():
             subscription.abandon(error)
@@ -325,7 +324,7 @@ class Topic:
     ) -> None:
         """Store one entry of a producer."""
         if producer.is_closed or not producer.is_ready or self.is_closing:
-            return  # a client that is sent away sends again what it has no receipt for
+            return  # the client is being disconnected, and sends again what it has no receipt for
         self.messages_in += num_messages
         self.bytes_in += len(entry)
         ids = None
@@ -369,7 +368,7 @@ class Topic:
         self.ledger.add(entry, num_messages, context, deliver_at_ms)
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
-        """Entries are durable: confirm them, and offer them to the subscriptions."""
+        """Confirm entries that became durable, and offer them to the subscriptions."""
         receipts: list[tuple[int, int, int, int]] = []
         current: Producer | None = None
         latency, now = self.services.latencies.publish, perf_counter()
@@ -377,7 +376,7 @@ class Topic:
         for entry, (producer, sequence_id, highest_sequence_id, received_at, *_) in zip(
             entries, contexts, strict=True
         ):
-            if received_at != since:  # of another chunk
+            if received_at != since:  # these came in another chunk
                 latency.observe(now - since, count)
                 since, count = received_at, 0
             count += 1
@@ -401,9 +400,10 @@ class Topic:
         self.services.waits.came(self.ledger)
 
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
-        """Entries will not be stored: send their producers errors.
+        """Send errors to the producers of entries that will not be stored.
 
-        Not if the topic has another owner: there the producers will send them again.
+        Sends none if the topic has another owner: the producers will send those entries again
+        there.
         """
         if (tracing := self.services.tracing) is not None:
             for context in contexts:
@@ -416,12 +416,12 @@ class Topic:
             if not isinstance(error, OwnershipError):
                 producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
         if not self.is_closing:
-            # What they have sent after the failed ones must not be stored before those are sent again:
-            # out of order, and with de-duplication those would then count as stored.
+            # Entries that they sent after the failed ones must not be stored first: they would be
+            # out of order, and de-duplication would then take the failed ones for stored.
             self.producers.disconnect_all()
 
     def on_returned(self, entry_count: int) -> None:
-        """Entries that were reported as failed are stored after all."""
+        """Handle entries that were reported as failed and are stored after all."""
         if self._dedup is not None:
             # Messages sent again since then would be stored twice. A new load of the topic finds them.
             log.warning(
@@ -430,7 +430,7 @@ class Topic:
             self.services.forget_topic(self)
 
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
-        """Cursors forget what they know of ledgers that do not exist any more."""
+        """Make the cursors forget ledgers that were deleted."""
         if self.journal is not None:
             self.journal.note_ledgers_trimmed(ledger_ids)
         for ledger_id in ledger_ids:
@@ -440,7 +440,7 @@ class Topic:
                 subscription.ledger_trimmed(ledger_id)
 
     def on_fenced(self, error: AckGateError) -> None:
-        """Another broker owns the topic now: let go of it."""
+        """Another broker owns the topic now: drop it here."""
         log.warning("topic %s: ownership lost: %s", self.name, error)
         self.services.forget_topic(self)
 
@@ -533,7 +533,7 @@ class Topic:
         return store
 
     def remove_subscription(self, subscription: SubscriptionDriver) -> None:
-        """A subscription is gone (unsubscribed, or a reader's last consumer left)."""
+        """Remove a subscription that was deleted, or whose last reader left."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
             if self.journal is not None:
@@ -541,14 +541,14 @@ class Topic:
         self.trim_soon()
 
     def check_open(self) -> None:
-        """Raises `ServiceNotReadyError` while the topic is on its way out."""
+        """Raise `ServiceNotReadyError` if the topic is being closed."""
         if self.is_closing:
             raise ServiceNotReadyError(f"topic {self.name} is being closed")
 
     # ---------------------------------------------------------------- upkeep
 
     def on_persisted(self, subscription: SubscriptionDriver) -> None:
-        """A subscription's state became durable: ledgers below it may go."""
+        """A subscription's state became durable: trim ledgers before it."""
         ledgers = self.ledger.ledgers.ledger_ids
         if len(ledgers) > 1 and subscription.persisted_mark_delete.ledger_id > ledgers[0]:
             self.trim_soon()
@@ -575,19 +575,24 @@ class Topic:
 
     @property
     def is_trimming(self) -> bool:
-        """Whether ledgers are on their way out."""
+        """Whether message ledgers are being deleted."""
         return self._trim is not None
 
     async def until_trimmed(self) -> None:
-        """Return when no ledger is on its way out: where a cursor goes back to then stays."""
+        """Wait until no ledger is being deleted.
+
+        A cursor that then moves back finds its messages.
+        """
         while self._trim is not None:
             await asyncio.wait([self._trim])
 
     def consumed_through(self) -> Position:
-        """What every durable subscription has acked, durably; the end when there is none.
+        """The last position that all durable subscriptions have durably acked.
 
-        A subscription that was moved back has not acked what it moved over, durable or not. One that is
-        being made has acked nothing after its beginning.
+        Without any, the end.
+
+        A subscription that was moved back has not acked what it moved over, durable or not. One
+        that is being created has acked nothing after its beginning.
         """
         marks = [
             min(s.persisted_mark_delete, s.cursor.mark_delete)
@@ -605,7 +610,7 @@ class Topic:
         )
 
     async def expire_messages(self) -> None:
-        """Ack, for every subscription, what is older than the time to live."""
+        """For every subscription, ack the messages that are older than the time to live."""
         ttl_seconds = self.policies.value(
             MESSAGE_TTL_SECONDS, self.services.settings.broker.ttl_duration_default_in_seconds
         )
@@ -614,7 +619,7 @@ class Topic:
                 await subscription.expire_older_than(ttl_seconds)
 
     async def keep_ledgers(self) -> None:
-        """Roll the current ledger over if its time has come; delete those that need not stay."""
+        """Roll over the current ledger if it is time; delete ledgers that need not be kept."""
         await self.ledger.roll_if_due()
         self.trim_soon()
         await self.journaling.trim()
@@ -637,7 +642,10 @@ def _rollover_limits(services: SharedServices) -> RolloverLimits:
 
 
 async def clear_delayed(topic: Topic) -> None:
-    """See `SubscriptionDriver.clear_delayed`. Raises the same."""
+    """Drop the indexes of all subscriptions and the shared one; reads rebuild them.
+
+    Raises as `SubscriptionDriver.clear_delayed`.
+    """
     subscriptions = [each for each in topic.subscriptions.values() if each.is_durable]
     async with AsyncExitStack() as pauses:
         for subscription in subscriptions:

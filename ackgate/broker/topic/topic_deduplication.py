@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
 
 REPLAY_ENTRIES: Final = 1_000
-"""Entries read at a time while learning."""
+"""Entries per read while the map is rebuilt."""
 
 
 class TopicDeduplication:
-    """What a topic with de-duplication adds to its publishes. Make it with `load`."""
+    """De-duplication of one topic: checks publishes, and saves the ids. Make it with `load`."""
 
     def __init__(
         self, ledger: ManagedLedger[Entry], store: CursorStore, settings: BrokerSettings
@@ -41,7 +41,7 @@ class TopicDeduplication:
         self._unsaved_entries = 0
 
     async def load(self) -> None:
-        """Learn from the messages after the last save, and save."""
+        """Rebuild the map from the messages after the last save, and save it."""
         cursor, ledgers = self._store.cursor, self._ledger.ledgers
         while cursor.read_position <= ledgers.last_confirmed:
             spans = cursor.unacked_spans(cursor.read_position, REPLAY_ENTRIES)
@@ -54,11 +54,11 @@ class TopicDeduplication:
 
     @property
     def persisted_mark_delete(self) -> Position:
-        """Messages up to here are not needed for learning any more."""
+        """Messages up to here are not needed any more to rebuild the map."""
         return self._store.persisted_mark_delete
 
     def confirmed(self, entries: Sequence[Entry], contexts: Sequence[Any]) -> None:
-        """Entries became durable; each context has their `producer` and their `sequence_ids`."""
+        """Record entries that became durable. Each context has `producer` and `sequence_ids`."""
         for entry, context in zip(entries, contexts, strict=True):
             if context.sequence_ids is not None:
                 self.producers.confirmed(
@@ -81,7 +81,7 @@ class TopicDeduplication:
         self._unsaved_entries = 0
 
     def _known_through(self) -> Position:
-        """Up to where the map alone says all that there is to know."""
+        """The last position up to which the map alone is sufficient."""
         ledgers = self._ledger.ledgers
         last = ledgers.last_confirmed
         needed = [
@@ -96,9 +96,9 @@ class TopicDeduplication:
         await self._store.close()
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more."""
+        """Stop at once, and write no more."""
         self._store.abandon(error)
 
     async def delete(self) -> None:
-        """Delete it, with what is stored."""
+        """Delete the cursor and the stored map."""
         await self._store.delete()

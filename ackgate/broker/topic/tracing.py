@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LINKS_MAX: Final = 128
-"""Contexts of one batch that are looked at: the SDK's own bound of links."""
+"""Contexts used of one batch; the SDK has the same limit for links."""
 
 DELIVERED_MAX: Final = 10_000
-"""Traced entries of a subscription whose acks are awaited. The oldest are forgotten beyond that."""
+"""Traced entries of a subscription that wait for their acks. Beyond it the oldest are forgotten."""
 
 
 LAST_SPANS_SECONDS_MAX: Final = 2.0
@@ -79,7 +79,7 @@ class Tracing:
     """Makes the spans of one broker."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
-        """`provider` None: that of the process. Raises `MissingExtraError`."""
+        """`provider` None: the process's own. Raises `MissingExtraError`."""
         with named_extras():
             from opentelemetry import context, propagate, trace  # noqa: PLC0415 - an extra
 
@@ -99,7 +99,10 @@ class Tracing:
         producer_name: str,
         received_at: float,
     ) -> Span | None:
-        """An entry is on its way into a ledger; None: nobody traces it. `received_at`: `perf_counter`."""
+        """Start the span of an entry on its way to a ledger; None: its messages carry no context.
+
+        `received_at`: as of `perf_counter`.
+        """
         contexts = self.contexts(entry, metadata)
         if not contexts:
             return None
@@ -114,12 +117,12 @@ class Tracing:
         return self.start("publish", topic, contexts, kind, received_at, attributes)
 
     def published(self, span: Span, topic: TopicName, position: Position) -> None:
-        """It is durable."""
+        """End the span: the entry is durable."""
         span.set_attribute("messaging.message.id", _message_id(topic, position))
         span.end()
 
     def failed(self, span: Span, error: Exception) -> None:
-        """What the span is about did not come true."""
+        """End the span with an error."""
         span.set_attribute("error.type", type(error).__qualname__)
         span.set_status(self._trace.StatusCode.ERROR, str(error))
         span.end()
@@ -129,7 +132,7 @@ class Tracing:
     def contexts(
         self, entry: bytes, metadata: pb.MessageMetadata | StoredMetadata
     ) -> Sequence[SpanContext]:
-        """Those that its messages carry, each once."""
+        """The contexts that the entry's messages carry, each once."""
         is_hidden = metadata.compression and metadata.HasField("num_messages_in_batch")
         if not is_hidden and not any(name in entry for name in self._fields):
             return ()
@@ -150,7 +153,7 @@ class Tracing:
         began: float,
         attributes: dict[str, AttributeValue],
     ) -> Span:
-        """A span that began at this `perf_counter`: child of the one context, or with links to several."""
+        """Start a span at `began` (`perf_counter`): child of one context, or linked to several."""
         trace, parent = self._trace, self._nowhere
         if len(contexts) == 1:
             parent = trace.set_span_in_context(trace.NonRecordingSpan(contexts[0]), parent)
@@ -189,10 +192,10 @@ class SubscriptionTracing:
         self._name = name
         self._delivered: dict[Position, Sequence[SpanContext]] = {}
         self._unanswered: dict[int, list[Span]] = {}
-        """By the identity of the receipt that was asked for, which lives until it is answered."""
+        """Spans of acks by the identity of their receipt, which lives until it is answered."""
 
     def dispatched(self, consumer_name: str, entries: Iterable[Entry], since: float) -> None:
-        """A consumer's connection has these entries now."""
+        """Record spans of entries that a consumer's connection has now."""
         for entry in entries:
             contexts: Sequence[SpanContext] = ()
             with suppress(CorruptRecordError):
@@ -208,7 +211,10 @@ class SubscriptionTracing:
     def acked(
         self, consumer_name: str, positions: Iterable[Position], since: float, receipt: object
     ) -> None:
-        """Whole entries are acked; with a receipt (not None) that is over when it is `answered`."""
+        """Start spans of acked entries.
+
+        They end with `answered`, or at once if `receipt` is None.
+        """
         spans = [
             self._start(
                 "ack",
@@ -231,12 +237,12 @@ class SubscriptionTracing:
     def acked_through(
         self, consumer_name: str, position: Position, since: float, receipt: object
     ) -> None:
-        """Everything up to this entry is acked."""
+        """As `acked`, for all entries up to this one."""
         acked = [delivered for delivered in self._delivered if delivered <= position]
         self.acked(consumer_name, acked, since, receipt)
 
     def answered(self, receipt: object, error: Exception | None) -> None:
-        """The acks are durable, or not known to be."""
+        """End the spans of acks that became durable, or failed to."""
         for span in self._unanswered.pop(id(receipt), ()):
             if error is None:
                 span.end()
@@ -264,5 +270,5 @@ class SubscriptionTracing:
 
 
 def _message_id(topic: TopicName, position: Position) -> str:
-    """As Pulsar's clients write it."""
+    """A message id as Pulsar's clients print it."""
     return f"{position.ledger_id}:{position.entry_id}:{topic.partition_index}"

@@ -4,7 +4,7 @@ Edge. The timer is set to the next slot of the two that is not empty, so that a 
 nothing falls due does not wake, however many subscriptions it has.
 
 * **Deadlines** (`wake_in`): a subscription's next turn, which is due with its gate, its dispatcher, its
-  oldest receipt, the next delayed message or the next entry that was held back.
+  oldest receipt, the next delayed message or the next nack that was held back.
 * **Reads** (`park`): a subscription that has nothing to read waits for entries, or for its gate, as an
   operation in the purgatory, watched under the topic's ledger, or under the gate. The code that adds entries
   or opens a gate calls `came`. Its deadline is that of its next turn.
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from ackgate.dispatcher.timing import PurgatoryStatistics, Timer
 
 WAKES_MAX: Final = 1_000
-"""Deadlines that are carried out before other tasks get their turn."""
+"""Deadlines handled before other tasks get their turn."""
 
 WAIT_MS_MAX: Final = 24 * 3_600_000
-"""A read that waits for no time is looked at again so seldom: once a day costs nothing."""
+"""Longest wait of a read that has no deadline. A look once a day costs nothing."""
 
 _ROUNDING_MS: Final = 0.001
 """A time in seconds, times a thousand, may miss the whole millisecond by less."""
@@ -56,33 +56,33 @@ class Waits:
         self._armed_ms = 0
         """When the loop timer is due, if there is one."""
         self.wakes = 0
-        """How often it was due so far."""
+        """How often the loop timer was due so far."""
         self.receipts_sent = 0
-        """Acks that were reported durable."""
+        """Acks reported as durable so far."""
         self.receipts_overdue = 0
         """Acks that did not become durable in time."""
 
     @property
     def deadline_count(self) -> int:
-        """Deadlines that are waited for."""
+        """Number of pending deadlines."""
         return self._wheel.size
 
     @property
     def read_stats(self) -> PurgatoryStatistics:
-        """Of reads that wait for entries or for a gate. O(1)."""
+        """Statistics of reads that wait for entries or for a gate. O(1)."""
         return self._reads.stats
 
     # -- deadlines ------------------------------------------------------------------------------
 
     def wake_in(self, delay_ms: int, wake: Callable[[], None]) -> Timer:
-        """Call `wake` in so many milliseconds, not sooner."""
+        """Call `wake` after `delay_ms`, not sooner."""
         deadline_ms = self._deadline_ms(delay_ms)
         timer = self._wheel.schedule(wake, deadline_ms)
         self._arm(deadline_ms)
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Do not call it, if it was not called yet."""
+        """Drop a call that was not made yet."""
         if self._wheel.cancel(timer):
             self._disarm_if_idle()
 
@@ -99,7 +99,8 @@ class Waits:
     ) -> Timer | None:
         """Call `wake` once `has_come` is true for the key, or `expire` after the delay.
 
-        Returns None, and calls nothing, if it is true already. Without a delay: after a day.
+        Returns None, and calls nothing, if it is true already. Without a delay, expires after a
+        day.
         """
         deadline_ms = self._deadline_ms(WAIT_MS_MAX if delay_ms is None else delay_ms)
         parked = _ParkedRead(has_come, wake, expire)
@@ -114,7 +115,7 @@ class Waits:
             parked.wake()
 
     def unpark(self, timer: Timer) -> None:
-        """It waits no more, if it still does."""
+        """Drop a parked read that was not called yet."""
         if self._reads.complete(timer) is not None:
             self._disarm_if_idle()
 
@@ -125,7 +126,7 @@ class Waits:
         return ceil(now_ms - _ROUNDING_MS) + max(delay_ms, 0)
 
     def _arm(self, deadline_ms: int) -> None:
-        """The loop timer must be due by then."""
+        """Make sure that the loop timer is due by then."""
         if self._loop_timer is None or deadline_ms < self._armed_ms:
             self._disarm()
             self._armed_ms = deadline_ms
@@ -157,7 +158,7 @@ class Waits:
 
 
 class _ParkedRead:
-    """An operation: a subscription that has nothing to read."""
+    """A subscription with nothing to read, as an operation of the purgatory."""
 
     __slots__ = ("expire", "try_complete", "wake")
 

@@ -1,6 +1,6 @@
 """The wire protocol: connections, frames, commands, and the ports through which they reach topics.
 
-The face of the room. A name is imported from its home at its first use.
+The face of the room. Each name is imported from its module when it is first used.
 """
 
 from __future__ import annotations

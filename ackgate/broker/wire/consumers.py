@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ONE_BY_ONE = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
-"""Subscription types whose consumers ask for single entries again; others always mean all."""
+"""Subscription types whose consumers can ask for single entries again; others always ask for
+all."""
 
 
 class _Consumer(NamedTuple):
-    """A consumer of the connection, with its port."""
+    """A consumer of the connection, with its topic and its port."""
 
     port: ConsumerPort
     topic: TopicName
@@ -71,7 +72,7 @@ class Consumers:
     def subscribe(self, command: pb.CommandSubscribe) -> None:
         consumer_id, request_id = command.consumer_id, command.request_id
         if consumer_id in self._attached:
-            # A client that timed out and asks again gets the same answer again.
+            # After a timeout a client asks again, and gets the same answer.
             self._session.send(replies.success(request_id))
             return
         if consumer_id in self._creating:
@@ -108,7 +109,7 @@ class Consumers:
     # ---- hot
 
     def acks(self, gathered: Mapping[int, Sequence[pb.CommandAck]]) -> None:
-        """ACK: everything that one chunk held, by consumer."""
+        """Pass on the ACKs that one chunk held, by consumer id."""
         for consumer_id, commands in gathered.items():
             consumer = self._attached.get(consumer_id)
             if consumer is not None:
@@ -137,7 +138,7 @@ class Consumers:
             self._session.send_many(replies.messages(consumer_id, partition, messages, epoch))
 
     def on_writable(self) -> None:
-        """The output has drained: deliveries go on."""
+        """The connection takes output again: let deliveries go on."""
         for consumer in list(self._attached.values()):
             consumer.port.on_writable()
 
@@ -207,7 +208,7 @@ class Consumers:
         self._session.run(command.request_id, answer())
 
     def close(self, command: pb.CommandCloseConsumer) -> None:
-        """CLOSE_CONSUMER. Succeeds whatever the id's state, as in Pulsar."""
+        """Close a consumer. Succeeds whatever the state of its id, as in Pulsar."""
         consumer_id, request_id = command.consumer_id, command.request_id
         self._creating.pop(consumer_id, None)
         consumer = self._attached.pop(consumer_id, None)
@@ -222,12 +223,12 @@ class Consumers:
         self._session.run(request_id, answer())
 
     def closed_by_broker(self, consumer_id: int, urls: Urls) -> None:
-        """Send CLOSE_CONSUMER: the client subscribes again."""
+        """Send CLOSE_CONSUMER, after which the client subscribes again."""
         if self._attached.pop(consumer_id, None) is not None:
             self._session.send(replies.close_consumer(consumer_id, urls))
 
     def keep(self, is_allowed: Callable[[TopicName, str], bool]) -> None:
-        """Close the consumers that are not allowed any more; their clients ask again."""
+        """Close the consumers that are no longer allowed. Their clients subscribe again."""
         for consumer_id, consumer in list(self._attached.items()):
             if not is_allowed(consumer.topic, consumer.subscription):
                 self.closed_by_broker(consumer_id, NOWHERE)
@@ -239,7 +240,7 @@ class Consumers:
             del self._attached[consumer_id]
 
     async def close_all(self) -> None:
-        """The connection is gone: detach every consumer; what it has not acked goes to others."""
+        """Detach every consumer after the connection was lost. Others get what it has not acked."""
         self._creating.clear()
         consumers = list(self._attached.items())
         self._attached.clear()

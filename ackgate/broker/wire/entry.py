@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 _CHUNK_COUNT_TAG: Final = b"\xd8\x01"  # field 27, varint: num_chunks_from_msg
 
 MESSAGE_BYTES_MIN: Final = 6
-"""The shortest message of a batch: the size, and metadata that say "0 bytes" (a required field)."""
+"""Shortest message of a batch: its size field, and metadata with the required payload size."""
 
 UNPACKED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""A batch that says it is larger than this is not unpacked: it costs its sender nothing to say so."""
+"""A batch that claims a larger size is not unpacked: the claim costs its sender nothing."""
 
 BELIEVED_MESSAGES_MAX: Final = 10_000
-"""Messages that a compressed batch may claim unseen: ten times what clients put into one."""
+"""Messages that a compressed batch may claim without being unpacked: ten times what clients
+send."""
 
 _SIZE_BYTES: Final = 4
 
@@ -74,7 +75,7 @@ class Entry:
 
     @classmethod
     def stored(cls, ledger_id: int, entry: LedgerEntry) -> Entry:
-        """Make an entry of what a ledger returned. Raises `CorruptRecordError`."""
+        """Make an entry from what a ledger returned. Raises `CorruptRecordError`."""
         made = cls(Position(ledger_id, entry.entry_id), entry.payload, 1)
         metadata = made.metadata
         if metadata.num_messages_in_batch > 1 and can_hold(entry.payload, metadata):
@@ -91,12 +92,12 @@ class Entry:
 
     @property
     def published_ms(self) -> int:
-        """When the producer says that it was published. Raises `CorruptRecordError`."""
+        """Publish time by the producer's clock. Raises `CorruptRecordError`."""
         return self.metadata.publish_time
 
     @property
     def key(self) -> bytes:
-        """What Key_Shared hashes."""
+        """The bytes that Key_Shared hashes."""
         metadata = self.metadata
         return resolve_key(
             ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
@@ -110,7 +111,8 @@ class Entry:
     def chunk(self) -> MessageChunk | None:
         """Which piece of a chunked message this is; None if it is none.
 
-        Metadata without the bytes of the field's tag is not parsed: nearly every entry.
+        Most entries do not contain the bytes of the field's tag; their metadata is not parsed for
+        this.
         """
         start, stop = metadata_span(self.payload)
         if self.payload.find(_CHUNK_COUNT_TAG, start, stop) < 0:
@@ -125,21 +127,21 @@ ENTRY_FORM: Final = EntryForm(Entry, Entry.stored)
 
 
 class Batch(NamedTuple):
-    """A batch that was looked into."""
+    """The content of a batch."""
 
     metadata: pb.MessageMetadata | StoredMetadata
     payload: bytes
-    """Unpacked."""
+    """The payload, decompressed."""
     stops: list[int]
-    """Where each message ends and the next one begins."""
+    """Where each message ends, in bytes from the payload's start."""
     sequence_ids: list[int] | None
-    """As the wire has them: unsigned. None where not every message has one of its own."""
+    """Unsigned, as on the wire. None unless every message has its own."""
 
 
 def can_hold(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> bool:
-    """Whether an entry may be as many messages as it says.
+    """Whether an entry can hold as many messages as it claims.
 
-    Consumers pay for messages in permits, so a claim that cannot be true is theft.
+    Consumers pay for messages with permits, so a false claim takes permits away from others.
     """
     least_bytes = metadata.num_messages_in_batch * MESSAGE_BYTES_MIN
     if least_bytes <= len(entry) - metadata_span(entry)[1]:
@@ -153,7 +155,7 @@ def can_hold(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> boo
 def message_properties(
     entry: bytes, metadata: pb.MessageMetadata | StoredMetadata
 ) -> Iterator[dict[str, str]]:
-    """What each message's sender attached, as far as that can be read."""
+    """The properties of each message in an entry, as far as they can be read."""
     if not metadata.HasField("num_messages_in_batch"):
         yield {pair.key: pair.value for pair in metadata.properties}
         return
@@ -164,7 +166,7 @@ def message_properties(
 
 
 def unpack(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> Batch | None:
-    """Look into an entry with several messages. None for one that is encrypted or malformed."""
+    """Take a batch apart. None if it is encrypted or malformed."""
     payload = _plain(entry, metadata)
     if payload is None:
         return None
@@ -173,14 +175,14 @@ def unpack(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> Batch
         return None
     stops, singles = split
     ids = [single.sequence_id for single in singles]
-    # An absent one reads as 0: only then is it worth asking.
+    # An absent id reads as 0: only then check for presence.
     if 0 in ids and not all(single.HasField("sequence_id") for single in singles):
         return Batch(metadata, payload, stops, None)
     return Batch(metadata, payload, stops, ids)
 
 
 def _plain(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> bytes | None:
-    """The payload of a batch, decompressed. None for one that is encrypted or malformed."""
+    """The decompressed payload of a batch. None if it is encrypted or malformed."""
     payload = entry[metadata_span(entry)[1] :]
     if metadata.encryption_keys or metadata.encryption_algo:
         return None
@@ -213,7 +215,10 @@ def _split(payload: bytes, count: int) -> tuple[list[int], list[pb.SingleMessage
 
 
 def repacked(batch: Batch, wanted: Sequence[int]) -> bytes:
-    """An entry with some messages of a batch; by their places, ascending, at least one."""
+    """An entry with only some messages of a batch.
+
+    `wanted`: their indexes, ascending, at least one.
+    """
     starts = [0, *batch.stops[:-1]]
     payload = b"".join([batch.payload[starts[place] : batch.stops[place]] for place in wanted])
     metadata = pb.MessageMetadata.FromString(batch.metadata.SerializeToString())

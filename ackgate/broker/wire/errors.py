@@ -82,7 +82,7 @@ class ServiceNotReadyError(BrokerError):
 
 
 class NotOwnedError(ServiceNotReadyError):
-    """Another broker serves this topic, or has to take it: the client looks up again."""
+    """Another broker serves this topic, or is to acquire it: the client looks up again."""
 
     def __init__(self, topic: object, web: Urls, *, is_owner: bool) -> None:
         super().__init__(
@@ -91,7 +91,7 @@ class NotOwnedError(ServiceNotReadyError):
         self.web = web
         """Admin interface of that broker."""
         self.is_owner = is_owner
-        """False: no broker serves it yet, and that one has to take it."""
+        """False: no broker serves the topic yet, and that one has to acquire it."""
 
 
 class InvalidTopicNameError(BrokerError, ValueError):
@@ -153,7 +153,7 @@ class ChecksumError(BrokerError):
 
 
 class IncompatibleSchemaError(BrokerError):
-    """The schema cannot live beside those that the topic already has."""
+    """The schema is not compatible with those that the topic has."""
 
     code = ServerError.INCOMPATIBLE_SCHEMA
 

@@ -1,4 +1,4 @@
-"""From bytes of a socket to frames: sizes, bounds, checksums.
+"""Splits the bytes of a socket into frames: sizes, bounds, checksums.
 
 Pure. A frame is a command and, for SEND and MESSAGE only, a payload section after it::
 
@@ -9,9 +9,9 @@ Pure. A frame is a command and, for SEND and MESSAGE only, a payload section aft
 
 Total counts everything after itself. All numbers are big-endian.
 
-The decoder refuses a frame as soon as its first bytes announce too much, so it never holds more
-than `frame_bytes_max` plus one chunk. An error is final: the frames before it are still handed
-out, nothing after it is. Frames come out the same wherever the stream was cut.
+The decoder rejects a frame as soon as its first bytes announce too much, so it never holds more
+than `frame_bytes_max` plus one chunk. An error is final: the frames before it are still returned,
+nothing after it is. Frames come out the same wherever the stream was cut.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ ENTRY_HEADER_BYTES: Final = 10
 """Magic, checksum and metadata size in front of the metadata."""
 
 SMALL_CHUNK_BYTES: Final = 4096
-"""Smaller pieces of an incomplete frame are gathered, larger ones kept as they came."""
+"""Smaller pieces of an incomplete frame are joined, larger ones kept as they came."""
 
 _SIZE_BYTES: Final = 4
 _TLS_HANDSHAKE: Final = 0x1603
-"""How a client begins that takes this for a TLS port: as a size, 369 million bytes."""
+"""First bytes of a client that takes this for a TLS port. As a size they mean 369 million bytes."""
 _SIZES: Final = Struct(">II").unpack_from
 _MAGIC: Final = b"\x0e\x01"
 _CHECKSUM_AND_SIZE: Final = Struct(">II").unpack_from
@@ -59,23 +59,23 @@ class FrameDecoder:
         self.frame_bytes_max = frame_bytes_max
         """Largest total size. May be raised between two calls of `feed`."""
         self.error: ProtocolError | None = None
-        """Why decoding has stopped for good."""
+        """Why decoding has stopped for good; None: it has not."""
         self._chunks: list[bytes | bytearray] = []
         self._chunks_bytes = 0
         self._bytes_needed = 2 * _SIZE_BYTES
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """Bytes received of an incomplete frame."""
         return self._chunks_bytes
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that a frame that is not complete still needs, as far as its size is known."""
+        """Bytes that an incomplete frame still lacks, as far as its size is known."""
         return self._bytes_needed - self._chunks_bytes if self._chunks else 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that are complete with this chunk, in order. Look at `error` afterwards."""
+        """Returns the frames that this chunk completes, in order. Check `error` afterwards."""
         if self.error is not None:
             return []
         if self._chunks:
@@ -89,7 +89,7 @@ class FrameDecoder:
         return self._cut(chunk)
 
     def _keep(self, chunk: bytes) -> None:
-        """Add to an incomplete frame. One that comes byte by byte must not cost an object a byte."""
+        """Add a chunk to an incomplete frame, without an object for each tiny chunk."""
         self._chunks_bytes += len(chunk)
         if len(chunk) >= SMALL_CHUNK_BYTES:
             self._chunks.append(chunk)
@@ -141,7 +141,7 @@ def entry_metadata(entry: bytes) -> pb.MessageMetadata:
     """Verify an entry to be published, and parse its metadata.
 
     Raises `ChecksumError` when its bytes are not those that the producer took the CRC32C of, and
-    `ProtocolError` when it has no metadata that can be parsed: such an entry would stop every
+    `ProtocolError` when its metadata cannot be parsed: such an entry would stop every
     subscription that meets it. One that does not begin with the magic number comes from a client
     without checksums; it begins with the metadata size.
     """

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Type = pb.BaseCommand.Type
 
 BEFORE_CONNECT: Final = frozenset({Type.CONNECT, Type.PING, Type.PONG})
-"""All that a client may say before it has introduced itself."""
+"""All that a client may send before its CONNECT was accepted."""
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _parse: Final = pb.BaseCommand.FromString
 
 
 class CommandSession(Connection, Protocol):
-    """A connection as `Intake` and the table see it: it has producers and consumers, and may be ended."""
+    """A connection as `Intake` and the table see it: with its producers and consumers."""
 
     @property
     def producers(self) -> Producers: ...
@@ -77,14 +77,14 @@ class CommandSession(Connection, Protocol):
     def connect(self, command: pb.CommandConnect) -> None: ...
 
     def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
-        """Answer a request with its failure."""
+        """Send the reply that says why a request failed."""
 
     def end(self, error: ProtocolError) -> None:
-        """The connection cannot go on. Say why, here and there."""
+        """End a connection that cannot go on. Sends the client the reason, and logs it."""
 
 
 class CommandRoute(NamedTuple):
-    """One row of the table."""
+    """One row of the table `ROUTES`."""
 
     field: str
     handle: Callable[[CommandSession, Any], None]
@@ -97,7 +97,7 @@ def _refuse_transaction(_: CommandSession, __: object) -> None:
 
 
 def _ignore(_: CommandSession, __: object) -> None:
-    """PONG: that something came is all it has to say."""
+    """Do nothing for a PONG: its arrival is enough."""
 
 
 ROUTES: Final[Mapping[int, CommandRoute]] = {
@@ -176,7 +176,7 @@ class Intake:
         self._call_soon = call_soon
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._waiting: list[Frame] = []
-        """Frames that had arrived when reading was held."""
+        """Frames that arrived before reading was held."""
         self._buffer = session.context.publish_buffer
         self._holder = Holder(
             lambda: self.hold("memory"), lambda: self.release("memory"), self._end_as_too_slow
@@ -184,11 +184,11 @@ class Intake:
         self._is_discarded = False
 
     def allow_frames(self, frame_bytes_max: int) -> None:
-        """From now on frames may be this large."""
+        """Allow frames of up to this size from now on."""
         self._decoder.frame_bytes_max = frame_bytes_max
 
     def discard(self) -> None:
-        """Forget what was not handled: the connection is gone."""
+        """Drop what was not handled, because the connection is gone."""
         self._waiting = []
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._is_discarded = True
@@ -197,13 +197,13 @@ class Intake:
     # ---- reading is held
 
     def hold(self, reason: ReadHold) -> None:
-        """Read nothing more until `release`."""
+        """Stop reading until `release` is called with this reason."""
         if not self.holds and not self._transport.is_closing():
             self._transport.pause_reading()
         self.holds.add(reason)
 
     def release(self, reason: ReadHold) -> None:
-        """Read again, unless there is another reason not to."""
+        """Remove a reason to hold. Reads again if there is no other one."""
         if reason in self.holds:
             self.holds.discard(reason)
             if not self.holds:
@@ -222,7 +222,7 @@ class Intake:
     # ---- frames
 
     def feed(self, chunk: bytes) -> None:
-        """Handle every frame that is complete now."""
+        """Handle every frame that this chunk completes."""
         frames = self._decoder.feed(chunk)
         if self._waiting:
             self._waiting += frames
@@ -231,7 +231,7 @@ class Intake:
         self.account(is_frame_complete=bool(frames))
 
     def account(self, *, is_frame_complete: bool = False) -> None:
-        """Say what memory the connection holds now."""
+        """Report to the publish buffer how many bytes the connection holds now."""
         if self._is_discarded:
             return
         half_received_bytes = self._decoder.buffered_bytes
@@ -256,11 +256,11 @@ class Intake:
                 f"{self._decoder.missing_bytes} bytes, does not come"
             )
         )
-        self.discard()  # at once: the peer may not read its last words
+        self.discard()  # at once: the peer may never read the error
         return True
 
     def _take(self, frames: list[Frame]) -> None:
-        """Handle frames, as far as no hold comes in between."""
+        """Handle frames until a hold stops that, and end the connection on an error."""
         session = self._session
         try:
             self._waiting = self._handle(frames)
@@ -287,7 +287,7 @@ class Intake:
                 head = command[:2]
                 if not session.is_connected:
                     self._handle_command(command)
-                    if self.holds:  # by CONNECT
+                    if self.holds:  # CONNECT holds reading
                         return list(remaining)
                 elif head == _SEND:
                     session.producers.publish(_parse(command).send, payload)
@@ -295,7 +295,7 @@ class Intake:
                     ack = _parse(command).ack
                     if not ack.IsInitialized():
                         raise ProtocolError("ACK lacks a required field")
-                    # Gathered, so that topics apply and answer them in bulk.
+                    # Collected, so that topics apply and answer them in bulk.
                     gathered = acks.get(ack.consumer_id)
                     if gathered is None:
                         acks[ack.consumer_id] = [ack]
@@ -322,7 +322,7 @@ class Intake:
         return []
 
     def _handle_command(self, serialized: bytes) -> bool:
-        """False: it has to wait until it is known whether it may be asked."""
+        """Handle one command. False: it must wait until the client's permissions were read."""
         session = self._session
         envelope = _parse(serialized)
         if not envelope.HasField("type"):

@@ -43,7 +43,7 @@ PATTERN_REPETITIONS_MAX: Final = 2
 """Two unbounded repetitions cost at most the square of a name's length."""
 
 _NAMES_PER_TURN: Final = 200
-"""Names matched before other connections have their turn."""
+"""Names that are matched before other connections get their turn."""
 
 _REPETITIONS: Final = re.compile(r"[*+{]")
 _SCHEME: Final = re.compile(r"^\^?(?:non-)?persistent://")
@@ -111,7 +111,7 @@ def watch_topic_list(_: Connection, __: pb.CommandWatchTopicList) -> None:
 
 
 def close_topic_watcher(session: Connection, command: pb.CommandWatchTopicListClose) -> None:
-    """WATCH_TOPIC_LIST_CLOSE: nothing is watched, so it is closed already."""
+    """WATCH_TOPIC_LIST_CLOSE: succeed, since there are no watchers."""
     session.send(replies.success(command.request_id))
 
 
@@ -124,7 +124,10 @@ def topics_hash(names: Sequence[str]) -> str:
 
 
 def harmless_pattern(text: str) -> re.Pattern[str] | None:
-    """The client's expression if it may be evaluated here, without its scheme; None otherwise."""
+    """Compile the client's expression, without its scheme.
+
+    None if it must not be evaluated here.
+    """
     if not text or len(text) > PATTERN_CHARACTERS_MAX:
         return None
     text = _SCHEME.sub("", text)
@@ -137,7 +140,7 @@ def harmless_pattern(text: str) -> re.Pattern[str] | None:
 
 
 async def _matching(names: Sequence[str], pattern: re.Pattern[str]) -> list[str]:
-    """Names that match without their scheme and partition suffix."""
+    """The names that match, without scheme and partition suffix."""
     found = []
     for index, text in enumerate(names):
         if index % _NAMES_PER_TURN == _NAMES_PER_TURN - 1:

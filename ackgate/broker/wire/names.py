@@ -50,14 +50,14 @@ class InvalidNameError(BrokerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceName:
-    """``tenant/namespace``."""
+    """A namespace: ``tenant/namespace``."""
 
     tenant: str
     namespace: str
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
-        """Read ``tenant/namespace``. Raises `InvalidTopicNameError`."""
+        """Parse ``tenant/namespace``. Raises `InvalidTopicNameError`."""
         parts = text.split("/")
         if len(parts) != 2:
             raise InvalidTopicNameError(
@@ -76,7 +76,7 @@ class NamespaceName:
 
     @property
     def resource(self) -> Resource:
-        """What rights are looked at for."""
+        """The resource on which rights are checked."""
         return Resource(self.tenant, self.namespace)
 
 
@@ -90,7 +90,7 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """Read a full or short name. Raises `InvalidTopicNameError` naming it."""
+        """Parse a full or short name. Raises `InvalidTopicNameError` naming it."""
         domain, found, rest = text.partition("://")
         if not found:
             domain, rest = "persistent", text if "/" in text else f"public/default/{text}"
@@ -121,12 +121,12 @@ class TopicName:
 
     @property
     def tenant(self) -> str:
-        """The tenant of the namespace."""
+        """Name of the tenant."""
         return self.namespace_name.tenant
 
     @property
     def namespace(self) -> str:
-        """Second part, without the tenant."""
+        """Name of the namespace, without its tenant."""
         return self.namespace_name.namespace
 
     @property
@@ -160,7 +160,7 @@ class TopicName:
         return TopicName(self.namespace_name, local_name, self.is_persistent)
 
     def resource(self, subscription: str = "") -> Resource:
-        """What rights are looked at for: the topic, or a subscription of it."""
+        """The resource on which rights are checked: the topic, or a subscription of it."""
         return Resource(self.tenant, self.namespace, str(self), str(self.partitioned), subscription)
 
     def require_persistent(self) -> TopicName:
@@ -171,22 +171,22 @@ class TopicName:
 
 
 def check_subscription_name(name: str) -> str:
-    """The name, if a subscription can have it. Raises `InvalidNameError`."""
+    """Return the name if it is valid for a subscription. Raises `InvalidNameError`."""
     return _check("subscription name", name)
 
 
 def check_producer_name(name: str) -> str:
-    """The name, if a producer can have it. Raises `InvalidNameError`."""
+    """Return the name if it is valid for a producer. Raises `InvalidNameError`."""
     return _check("producer name", name)
 
 
 def check_consumer_name(name: str) -> str:
-    """The name, if a consumer can have it; it may be empty. Raises `InvalidNameError`."""
+    """Return the name if it is valid for a consumer; it may be empty. Raises `InvalidNameError`."""
     return _check("consumer name", name) if name else name
 
 
 def quoted(text: str) -> str:
-    """The text in quotes, escaped and cut, fit for a message that others will read."""
+    """The text in quotes, escaped and shortened, for error texts."""
     if len(text) > _QUOTED_CHARACTERS_MAX:
         text = text[:_QUOTED_CHARACTERS_MAX] + "..."
     return ascii(text) if not text.isprintable() else repr(text)
@@ -199,7 +199,7 @@ def _check(kind: str, name: str) -> str:
 
 
 def _fault(part: str) -> str | None:
-    """What makes one part of a name unusable, or None."""
+    """What is wrong with one part of a name, or None."""
     if not part.strip():
         return "it is empty"
     if part in {".", ".."}:

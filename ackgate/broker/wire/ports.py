@@ -1,21 +1,21 @@
-"""The seam between connections and topics: what a session calls, and what it offers to be called.
+"""The interface between connections and topics: what a session calls, and what it offers to topics.
 
 Pure (types only). `Session` in ``session.py`` is the one implementation of `SessionPort`; the topic
 side (``registry.py``, ``topic.py``, ``producer.py``, ``consumer.py``) implements the rest.
 
-Rules of the seam:
+Rules for both sides:
 
 * One event loop; nothing here is called from another thread.
 * A plain method never blocks and never calls back into its caller before it returns, with one
   exception: a topic may send on the session from within any call (sends only append to a list).
 * An ``async`` method that fails raises a `BrokerError` that is sent to the client; the session turns any
   other exception into a code (`errors.server_error`) and logs it.
-* The session answers every request that has a request id, except acks: those are answered by the
-  consumer (`send_ack_responses`, `send_ack_error`) when they are durable.
-* After `close` of a producer or consumer has been called, the session hands nothing more to it, and
+* The session answers every request that has a request id, except acks: the consumer answers those
+  (`send_ack_responses`, `send_ack_error`) when they are durable.
+* After `close` of a producer or consumer, the session passes nothing more to it, and
   drops what it still sends.
 
-The values that cross the seam stand here, too: requests as they were checked, messages, answers.
+The values that both sides exchange are here, too: checked requests, messages, answers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _WORD_MASK: Final = 2**64 - 1
 
 
 class SubscriptionType(enum.IntEnum):
-    """How a subscription's messages are shared out. Wire numbers of `CommandSubscribe.SubType`."""
+    """How a subscription shares its messages among consumers.
+
+    Wire numbers of `CommandSubscribe.SubType`.
+    """
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -53,7 +56,7 @@ class SubscriptionType(enum.IntEnum):
 
     @property
     def spelling(self) -> str:
-        """As Pulsar spells it in settings and statistics: Key_Shared."""
+        """Pulsar's spelling in settings and statistics, such as Key_Shared."""
         return self.name.title()
 
 
@@ -83,7 +86,7 @@ class SchemaType(enum.IntEnum):
     AVRO = 4
     BOOLEAN = 5
     BOOL = 5
-    """What earlier builds called it in the nodes that they stored."""
+    """Earlier builds stored this name in their nodes."""
     INT8 = 6
     INT16 = 7
     INT32 = 8
@@ -115,7 +118,7 @@ class Schema:
 
 
 class StoredSchema(NamedTuple):
-    """A schema of a topic, and its version."""
+    """A schema of a topic, with its version."""
 
     schema: Schema
     version: bytes
@@ -137,9 +140,9 @@ class ProducerRequest:
 
     topic: TopicName
     producer_id: int
-    """Unique on its connection; receipts are addressed to it."""
+    """Unique on its connection; the broker addresses receipts to it."""
     name: str | None
-    """None: the topic makes one up."""
+    """None: the topic makes up a name."""
     epoch: int = 0
     """Grows with each reconnect of a client's producer; a newer one replaces the older."""
     is_name_from_user: bool = True
@@ -150,7 +153,7 @@ class ProducerRequest:
     is_encrypted: bool = False
     schema: Schema | None = None
     schema_version: bytes = b""
-    """Version that the registry gave to `schema`; empty without one."""
+    """The version that the registry gave to `schema`; empty without one."""
     properties: Mapping[str, str] = field(default_factory=dict)
     initial_subscription: str | None = None
     """Subscription to create together with the topic (dead letter topics)."""
@@ -163,14 +166,14 @@ class SubscribeRequest:
     topic: TopicName
     subscription: str
     consumer_id: int
-    """Unique on its connection; messages are addressed to it."""
+    """Unique on its connection; the broker addresses messages to it."""
     subscription_type: SubscriptionType
     consumer_name: str
-    """May be empty: the subscription makes one up."""
+    """May be empty: the subscription then makes up a name."""
     priority: int = 0
     """Lower goes first (Shared, Failover)."""
     is_durable: bool = True
-    """False: a reader; its cursor is forgotten with the last consumer."""
+    """False: a reader, whose cursor is deleted with its last consumer."""
     start_position: Position | None = None
     """Readers: where to begin. `EARLIEST`, `LATEST` or an entry; reading starts with that entry
     (the client itself skips what it has seen of it)."""
@@ -205,7 +208,7 @@ class MessageOut(NamedTuple):
 
 
 class LastMessageId(NamedTuple):
-    """Answer to GET_LAST_MESSAGE_ID."""
+    """The answer to GET_LAST_MESSAGE_ID."""
 
     position: Position
     """Last entry of the topic; entry -1 when the topic is empty."""
@@ -217,7 +220,7 @@ class LastMessageId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatsReply:
-    """Answer to CONSUMER_STATS. Rates are per second."""
+    """The answer to CONSUMER_STATS. Rates are per second."""
 
     consumer_name: str
     subscription_type: SubscriptionType
@@ -225,7 +228,7 @@ class ConsumerStatsReply:
     unacked_messages: int
     is_blocked_on_unacked: bool
     connected_since: str
-    """ISO 8601."""
+    """Time in ISO 8601."""
     backlog_messages: int
     message_rate_out: float = 0.0
     byte_rate_out: float = 0.0
@@ -242,7 +245,10 @@ class ConsumerStatsReply:
 
 
 def mask_of_words(words: Sequence[int]) -> int:
-    """One integer of signed 64-bit words. Raises `PositionError` above `WORDS_MAX` words."""
+    """Convert signed 64-bit words to one integer.
+
+    Raises `PositionError` above `WORDS_MAX` words.
+    """
     if len(words) > WORDS_MAX:
         raise PositionError(f"an ack set of {len(words)} words is longer than {WORDS_MAX}")
     mask = 0
@@ -252,7 +258,7 @@ def mask_of_words(words: Sequence[int]) -> int:
 
 
 def words_of_mask(mask: int) -> list[int]:
-    """Signed 64-bit words of one integer; none for 0."""
+    """Convert one integer to signed 64-bit words; none for 0."""
     words = []
     while mask:
         word = mask & _WORD_MASK
@@ -270,15 +276,15 @@ class SessionPort(Protocol):
 
     @property
     def client_version(self) -> str:
-        """What the client calls itself, as in ``Pulsar-CPP-v3.7.1``."""
+        """The client's name and version, as in ``Pulsar-CPP-v3.7.1``."""
 
     @property
     def protocol_version(self) -> int:
-        """The smaller one of both sides' versions."""
+        """The smaller one of the client's and the broker's versions."""
 
     @property
     def received_at(self) -> float:
-        """When the chunk came that is being handled, by `time.perf_counter`."""
+        """When the chunk that is being handled arrived, by `time.perf_counter`."""
 
     @property
     def is_open(self) -> bool:
@@ -297,7 +303,7 @@ class SessionPort(Protocol):
         """Confirm entries: (sequence_id, highest_sequence_id, ledger_id, entry_id) each."""
 
     def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
-        """SEND_ERROR: this entry was not stored."""
+        """Send SEND_ERROR: the entry was not stored."""
 
     def send_messages(
         self,
@@ -309,10 +315,10 @@ class SessionPort(Protocol):
         """MESSAGE frames, in order. `partition` is -1 for a topic that is not a partition."""
 
     def send_active_consumer_change(self, consumer_id: int, *, is_active: bool) -> None:
-        """Failover: this consumer has become, or is no longer, the active one."""
+        """Failover: tell this consumer whether it is the active one."""
 
     def send_reached_end_of_topic(self, consumer_id: int) -> None:
-        """The topic is terminated and everything was delivered."""
+        """Send REACHED_END_OF_TOPIC: the topic is terminated and everything was delivered."""
 
     def send_ack_responses(self, consumer_id: int, request_ids: Sequence[int]) -> None: ...
 
@@ -321,7 +327,7 @@ class SessionPort(Protocol):
     ) -> None: ...
 
     def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
-        """A producer that waited for exclusive access (`is_ready` was False) may publish now."""
+        """Let a producer publish that waited for exclusive access (`is_ready` was False)."""
 
     def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
         """Send CLOSE_PRODUCER; forget the producer.
@@ -338,15 +344,15 @@ class ProducerPort(Protocol):
 
     @property
     def name(self) -> str:
-        """The name asked for, or the one the topic made up."""
+        """The name that was asked for, or the one that the topic made up."""
 
     @property
     def last_sequence_id(self) -> int:
-        """Highest sequence id known of this name (-1: none). De-duplication; -1 when it is off."""
+        """Highest sequence id known for this name; -1 without one, or without de-duplication."""
 
     @property
     def schema_version(self) -> bytes:
-        """As it came in the request; empty without a schema."""
+        """The version in the request; empty without a schema."""
 
     @property
     def topic_epoch(self) -> int | None:
@@ -358,10 +364,10 @@ class ProducerPort(Protocol):
 
     @property
     def max_delay_ms(self) -> int:
-        """An entry that is to wait longer than this from its publishing on is refused. 0: none."""
+        """Longest delay from publishing that an entry may have, in ms. 0: no limit."""
 
     def delay_refused(self) -> None:
-        """An entry was refused for that."""
+        """Count an entry that was rejected for its delay."""
 
     def publish(
         self,
@@ -402,10 +408,10 @@ class ConsumerPort(Protocol):
         """Deliver these again (None: everything this consumer has not acked)."""
 
     def on_writable(self) -> None:
-        """The session's output has drained; `is_writable` is True again."""
+        """Go on sending: `is_writable` is True again."""
 
     def stats(self) -> ConsumerStatsReply:
-        """What the client's own statistics show of the broker's side."""
+        """The statistics that the broker keeps for the client."""
 
     async def last_message_id(self) -> LastMessageId:
         """The topic's last message, and this subscription's mark-delete."""
@@ -431,20 +437,26 @@ class ServedTopic(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """No producer, no consumer, nothing ever written: a consumer may set the schema."""
+        """Whether it has no clients and was never written: a consumer may then set the schema."""
 
     async def add_producer(self, session: SessionPort, request: ProducerRequest) -> ProducerPort:
-        """Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`."""
+        """Attach a producer.
+
+        Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`.
+        """
 
     async def subscribe(self, session: SessionPort, request: SubscribeRequest) -> ConsumerPort:
-        """Raises `ConsumerBusyError`, `SubscriptionNotFoundError`, `ConsumerAssignError`, ..."""
+        """Attach a consumer.
+
+        Raises `ConsumerBusyError`, `SubscriptionNotFoundError`, `ConsumerAssignError`, ...
+        """
 
 
 class TopicRegistryPort(Protocol):
     """All topics of this broker."""
 
     async def topic(self, name: TopicName, *, create: bool) -> ServedTopic:
-        """Load or create. Raises `TopicNotFoundError`."""
+        """Return a topic, loaded or created first if need be. Raises `TopicNotFoundError`."""
 
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic, 0 when it is not partitioned. Raises `TopicNotFoundError`."""
@@ -457,19 +469,19 @@ class SchemasPort(Protocol):
     """Checks what producers and consumers declare against the stored schemas, and stores new versions."""
 
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
-        """One version, or the latest. None when there is none."""
+        """Read one version, or the latest. None if there is none."""
 
     async def for_producer(
         self, request: ProducerRequest, settings: BrokerSettings
     ) -> ProducerRequest:
-        """The request with the version of its schema. Raises `IncompatibleSchemaError`."""
+        """The request with its schema's version filled in. Raises `IncompatibleSchemaError`."""
 
     async def version_for_producer(
         self, topic: TopicName, schema: Schema | None, settings: BrokerSettings
     ) -> bytes:
-        """Version of a producer's schema, made if need be; empty for a producer without one."""
+        """The version of a producer's schema, created if new. Empty for a producer without one."""
 
     async def check_consumer(
         self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings
     ) -> None:
-        """Raises `IncompatibleSchemaError` when a consumer cannot read the topic with its schema."""
+        """Raise `IncompatibleSchemaError` if a consumer cannot read the topic with its schema."""

@@ -49,21 +49,21 @@ RECENTLY_CLOSED_MAX: Final = 10_000
 """Producer ids remembered as closed by the broker; the oldest are forgotten beyond that."""
 
 PENDING_PUBLISH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""With this many bytes of a connection not yet durable, nothing more is read from it. Small
-messages meet the bound on their number first; this is the bound for large ones."""
+"""If so many bytes of a connection are not durable yet, reading from it stops. For small messages
+the limit of their number comes first."""
 
 
 TRANSACTIONS_REFUSED: Final = "Transactions are not enabled."
-"""Pulsar's words."""
+"""Error text, in Pulsar's words."""
 
 MESSAGES_REFUSED: Final = "An entry of {} bytes cannot hold the {} messages that it claims"
 
 DELAY_REFUSED: Final = "Exceeds max allowed delivery delay of {} milliseconds"
-"""Pulsar's words."""
+"""Error text, in Pulsar's words."""
 
 
 class _Producer:
-    """An open producer, and the sizes of its entries that are not confirmed yet."""
+    """An open producer, and the sizes of its entries without a receipt."""
 
     __slots__ = ("drained", "port", "request_id", "topic", "unconfirmed")
 
@@ -71,10 +71,10 @@ class _Producer:
         self.port = port
         self.topic = topic
         self.request_id = request_id
-        """Of the PRODUCER command, which may be answered twice: waiting, then ready."""
+        """Id of the PRODUCER request, which may be answered twice: waiting, then ready."""
         self.unconfirmed: deque[int] = deque()
         self.drained: asyncio.Event | None = None
-        """Set when nothing is unconfirmed; made when a call waits for that."""
+        """Set when all entries are answered; made by a call that waits for that."""
 
 
 class Producers:
@@ -88,10 +88,10 @@ class Producers:
         self._recently_closed: dict[int, None] = {}
         self._pending_count = 0
         self.unanswered_bytes = 0
-        """Of entries that are neither confirmed nor refused."""
+        """Bytes of entries that are neither confirmed nor rejected yet."""
 
     def __len__(self) -> int:
-        """Producers that exist on the topics' side."""
+        """Number of producers that exist on the topics' side."""
         return len(self._open) + len(self._waiting)
 
     # ---- PRODUCER
@@ -100,7 +100,7 @@ class Producers:
         producer_id, request_id = command.producer_id, command.request_id
         existing = self._open.get(producer_id) or self._waiting.get(producer_id)
         if existing is not None:
-            # A client that timed out and asks again gets the same answer again.
+            # After a timeout a client asks again, and gets the same answer.
             self._session.send(_success(request_id, existing.port))
             return
         if producer_id in self._creating:
@@ -137,7 +137,7 @@ class Producers:
         return _success(request_id, port)
 
     def ready(self, producer_id: int) -> None:
-        """A waiting producer has won exclusive access."""
+        """Open a waiting producer that has won exclusive access."""
         producer = self._waiting.pop(producer_id, None)
         if producer is not None:
             self._open[producer_id] = producer
@@ -146,14 +146,14 @@ class Producers:
     # ---- SEND
 
     def publish(self, command: pb.CommandSend, entry: bytes) -> None:
-        """SEND. The hottest road into the broker."""
+        """Handle a SEND. The hottest path into the broker."""
         producer_id = command.producer_id
         producer = self._open.get(producer_id)
         if producer is None:
             self._refuse_stray(producer_id)
             return
         sequence_id = command.sequence_id
-        # Absent fields read as 0: only then is it worth asking.
+        # An absent field reads as 0: only then check for presence.
         if not sequence_id and not command.HasField("sequence_id"):
             raise ProtocolError("SEND without a sequence id")
         try:
@@ -162,7 +162,7 @@ class Producers:
             self._refuse_entry(producer_id, sequence_id, error)
             return
         deliver_at_ms = metadata.deliver_at_time
-        # The entry's own count: consumers are charged by it, and it is what recovery will read.
+        # The entry's own count: consumers pay for it with permits, and recovery will read it.
         num_messages = max(1, metadata.num_messages_in_batch)
         refusal = None
         if command.HasField("txnid_least_bits"):
@@ -194,7 +194,7 @@ class Producers:
         )
 
     def hold_if_full(self) -> None:
-        """Stop reading when too much is not durable yet. Asked once for each chunk."""
+        """Stop reading if too much is not durable yet. Called once for each chunk."""
         if (
             self._pending_count
             >= self._session.settings.max_pending_publish_requests_per_connection
@@ -251,7 +251,7 @@ class Producers:
     # ---- closing
 
     def close(self, command: pb.CommandCloseProducer) -> None:
-        """CLOSE_PRODUCER. Succeeds whatever the id's state, as in Pulsar."""
+        """Close a producer. Succeeds whatever the state of its id, as in Pulsar."""
         producer_id, request_id = command.producer_id, command.request_id
         self._creating.pop(producer_id, None)
         producer = self._open.get(producer_id) or self._waiting.get(producer_id)
@@ -269,7 +269,7 @@ class Producers:
         return replies.success(request_id)
 
     def closed_by_broker(self, producer_id: int, urls: Urls) -> None:
-        """Send CLOSE_PRODUCER, and ignore what it still sends."""
+        """Send CLOSE_PRODUCER, and ignore what the client still sends for it."""
         if self._forget(producer_id) is None:
             return
         self._recently_closed[producer_id] = None
@@ -278,7 +278,7 @@ class Producers:
         self._session.send(replies.close_producer(producer_id, urls))
 
     def keep(self, is_allowed: Callable[[TopicName], bool]) -> None:
-        """Close the producers of topics that are not allowed any more; their clients ask again."""
+        """Close the producers of topics that are no longer allowed. Their clients reconnect."""
         for producer_id, producer in [*self._open.items(), *self._waiting.items()]:
             if not is_allowed(producer.topic):
                 self.closed_by_broker(producer_id, NOWHERE)
@@ -291,7 +291,7 @@ class Producers:
         return producer
 
     async def close_all(self) -> None:
-        """The connection is gone: detach every producer from its topic."""
+        """Detach every producer from its topic, because the connection is gone."""
         self._creating.clear()
         ids = [*self._open, *self._waiting]
         for producer in filter(None, map(self._forget, ids)):

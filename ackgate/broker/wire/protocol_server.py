@@ -36,18 +36,19 @@ HALF_OPEN_MAX: Final = 1_000
 """Connections that have not sent CONNECT yet. Clients send it within a round trip."""
 
 LAST_WORDS_SECONDS: Final = 0.5
-"""How long clients may take to read what was sent to them when the server closes. One that reads nothing, or
-has megabytes of messages before it, is cut off: it gets them from the next owner."""
+"""How long clients may take to read what was sent before the server closed. A client that reads
+nothing, or has megabytes of messages to read first, is cut off; it gets them from the next
+owner."""
 
 RECHECK_SECONDS: Final = 0.1
-"""Changes of rights that come within this time are looked at together."""
+"""Changes of rights within this time are handled together."""
 
 DETACH_SECONDS: Final = 10.0
 """How long sessions may take to detach from their topics when the server closes."""
 
 
 class HasSettingsNow(Protocol):
-    """Where the settings are: replaced as a whole when one of them changes."""
+    """Holds the current settings, which are replaced as a whole when one of them changes."""
 
     @property
     def settings(self) -> HasSettings:
@@ -55,7 +56,7 @@ class HasSettingsNow(Protocol):
 
 
 class _Settings:
-    """The current settings, looked up with every use."""
+    """Looks up the current settings at every use."""
 
     def __init__(self, services: HasSettingsNow) -> None:
         self._services = services
@@ -106,10 +107,10 @@ class ProtocolServer:
         sockets: Sequence[socket.socket] = (),
         listener_name: str = "",
     ) -> int:
-        """Returns the port; 0 lets the system choose one. Raises `OSError`. May be called for several.
+        """Listen on one more port; 0 lets the system choose. Returns the port. Raises `OSError`.
 
-        `sockets`, which listen already, are used instead of host and port. `listener_name`: whose addresses
-        the clients get that connect here, unless they name another listener.
+        `sockets`, which listen already, are used instead of host and port. `listener_name`: clients
+        that connect here get the addresses of this listener, unless they name another one.
         """
         listener = await listen(
             host,
@@ -131,11 +132,11 @@ class ProtocolServer:
 
     @property
     def sessions(self) -> frozenset[Connection]:
-        """Connections as they are now, half-open ones included."""
+        """The connections of now, including those without CONNECT."""
         return frozenset(self._sessions)
 
     def rights_changed(self) -> None:
-        """Soon every connection closes the producers and consumers that it may not have any more."""
+        """Soon have every connection close producers and consumers that are no longer allowed."""
         if self.context.authorization is not None and self._recheck is None:
             loop = asyncio.get_running_loop()
             self._recheck = loop.call_later(RECHECK_SECONDS, self._recheck_all)
@@ -146,7 +147,7 @@ class ProtocolServer:
             session.recheck()
 
     def stop_accepting(self) -> None:
-        """Close the ports. Connections stay."""
+        """Close the ports. Connections stay open."""
         while self._listeners:
             self._listeners.pop().close()
 
@@ -169,7 +170,7 @@ class ProtocolServer:
     # ---- Connections
 
     def opened(self, session: Connection) -> bool:
-        """A connection was made. False: there are too many, or the server is closing."""
+        """Count a new connection. False: there are too many, or the server is closing."""
         settings = self._settings.broker
         address = _host(session)
         connections_max = settings.broker_max_connections
@@ -192,11 +193,11 @@ class ProtocolServer:
         return is_welcome
 
     def introduced(self, session: Connection) -> None:
-        """A connection has completed CONNECT."""
+        """Count a connection that has completed CONNECT."""
         self._half_open.pop(session, None)
 
     def closed(self, session: Connection) -> None:
-        """It is gone, and detached from its topics."""
+        """Forget a connection that is closed and detached from its topics."""
         self._half_open.pop(session, None)
         self._sessions.discard(session)
         address = _host(session)

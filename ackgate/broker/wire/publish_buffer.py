@@ -45,29 +45,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 10.0
-"""How long a connection may take to send the rest of a frame when it is its turn."""
+"""How long a connection may take in its turn to send the rest of a frame."""
 
 STALL_SECONDS: Final = 1.0
-"""How long it may send nothing at all in its turn while others wait for room."""
+"""How long a connection may send nothing in its turn while others wait for room."""
 
 OUT_OF_TURN_SECONDS: Final = 1.0
-"""Who waits first in line for so long gets a turn though there is no room for its frame."""
+"""The first in line gets a turn after so long, even without room for its frame."""
 
 _LOOK_SECONDS: Final = 0.25
-"""How often to see whether a turn is over or due while connections wait."""
+"""How often to check turns while connections wait."""
 
 _RESUME_AT: Final = 0.75
-"""Part of the short mark below which memory is not short any more; so that reading does not start
-and stop with every entry."""
+"""Share of the short mark below which memory is no longer short, so that reading does not start and
+stop with every entry."""
 
 _REPORT_SECONDS: Final = 60.0
-"""How often the log says that memory is short."""
+"""How often the log reports that memory is short."""
 
 
 SHARE_OF_MEMORY: Final = 16
 LEAST_MB: Final = 16
 MOST_MB: Final = 64
-"""The bound where no setting says one: this part of the memory, and what it is at least and most."""
+"""Without a setting the limit is this share of the memory, between the two bounds."""
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -84,7 +84,10 @@ class _State(enum.Enum):
 
 
 class Holder:
-    """What one connection holds. Made by the connection, which says how it is paused and resumed."""
+    """The bytes that one connection holds.
+
+    The connection makes it, and says how to pause and resume.
+    """
 
     __slots__ = (
         "_end",
@@ -102,39 +105,42 @@ class Holder:
     def __init__(
         self, pause: Callable[[], None], resume: Callable[[], None], end: Callable[[], bool]
     ) -> None:
-        """`end` says whether it did: not when it is our fault that nothing more came."""
+        """`end` ends the connection.
+
+        It returns False instead if the broker itself holds reading.
+        """
         self._pause = pause
         self._resume = resume
         self._end = end
         self.state = _State.READING
         self.since = 0.0
-        """When it began to wait, or when its turn began."""
+        """When the connection began to wait, or its turn began."""
         self.heard_at = 0.0
-        """When something came of it in its turn."""
+        """When bytes last arrived in its turn."""
         self.half_received_bytes = 0
         self.missing_bytes = 0
-        """What is missing of its frame; 0 when it has sent whole frames only."""
+        """Bytes missing of its frame; 0 after whole frames."""
         self.held_bytes = 0
-        """That, and its entries without an answer."""
+        """Bytes of a partial frame, and of entries without an answer."""
         self.promised_bytes = 0
 
 
 class PublishBuffer:
-    """The bytes of all connections of a broker."""
+    """Counts the bytes of all connections of a broker, and decides which are read."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        """`limit_bytes` None: no limit."""
+        """`limit_bytes` None: there is no limit."""
         self.limit_bytes = limit_bytes
         self.half_received_bytes = 0
         self.in_flight_bytes = 0
-        """Of entries on their way into a ledger."""
+        """Bytes of entries on their way into a ledger."""
         self._holders = 0
-        """Connections that hold anything."""
+        """Number of connections that hold anything."""
         self._waiting: dict[Holder, None] = {}
-        """In order."""
+        """The waiting connections, in order."""
         self._turns: dict[Holder, None] = {}
         self._promised_bytes = 0
-        """What is missing of the frames of those whose turn it is."""
+        """Bytes missing of the frames of connections that have a turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._reported_at = -_REPORT_SECONDS
 
@@ -150,11 +156,11 @@ class PublishBuffer:
     # ---------------------------------------------------------------- entries on their way
 
     def take(self, entry_bytes: int) -> None:
-        """An entry is on its way into a ledger."""
+        """Count an entry on its way into a ledger."""
         self.in_flight_bytes += entry_bytes
 
     def give_back(self, entry_bytes: int) -> None:
-        """Entries are durable, or have failed."""
+        """Discount entries that are durable, or have failed."""
         self.in_flight_bytes -= entry_bytes
         if self._waiting:
             self._relieve()
@@ -170,7 +176,10 @@ class PublishBuffer:
         unanswered_bytes: int,
         is_frame_complete: bool = False,
     ) -> None:
-        """What a connection holds now. `is_frame_complete`: one was completed by what came."""
+        """Record what a connection holds now.
+
+        `is_frame_complete`: the last chunk completed a frame.
+        """
         self.half_received_bytes += half_received_bytes - holder.half_received_bytes
         holder.half_received_bytes = half_received_bytes
         holder.missing_bytes = missing_bytes
@@ -199,7 +208,7 @@ class PublishBuffer:
             holder.heard_at = asyncio.get_running_loop().time()
 
     def forget(self, holder: Holder) -> None:
-        """A connection is gone. Its entries may still be on their way."""
+        """Forget a connection that is gone. Its entries may still be on their way."""
         self.half_received_bytes -= holder.half_received_bytes
         if holder.held_bytes:
             self._holders -= 1
@@ -260,7 +269,7 @@ class PublishBuffer:
         for holder in list(self._waiting):
             missing = holder.missing_bytes
             if not missing:
-                continue  # what it holds is on its way
+                continue  # its entries are on their way to the disk
             fits = self.held_bytes + self._promised_bytes + missing <= limit
             if not fits and not self._may_exceed(holder, now, limit):
                 break
@@ -272,15 +281,15 @@ class PublishBuffer:
             holder._resume()
 
     def _may_exceed(self, holder: Holder, now: float, limit: int) -> bool:
-        """Whether a frame is received though there is no room: one, and when waiting is no use."""
+        """Whether to give a turn without room for the frame: to one, if waiting is no use."""
         if self._turns:
             return False
         if self.in_flight_bytes <= holder.missing_bytes:
-            return True  # what is held are halves
+            return True  # everything held is partial frames
         return now - holder.since >= OUT_OF_TURN_SECONDS and self.held_bytes <= limit
 
     def _is_room_wanted(self) -> bool:
-        """Whether a connection waits to send the rest of a frame, for which there is no room."""
+        """Whether a connection waits to send the rest of a frame."""
         return any(holder.missing_bytes for holder in self._waiting)
 
     def _promise(self, holder: Holder, missing_bytes: int) -> None:
@@ -296,12 +305,12 @@ class PublishBuffer:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """While connections wait: end turns that take too long, and give those that are due."""
+        """While connections wait: end turns that take too long, and start those that are due."""
         timer, self._timer = self._timer, None
         now = asyncio.get_running_loop().time()
         if timer is not None and now - timer.when() > STALL_SECONDS / 2:
             for holder in self._turns:
-                holder.heard_at = now  # it is we who were held up
+                holder.heard_at = now  # the event loop itself was held up
         for holder in list(self._turns):
             is_stalled = now - holder.heard_at >= STALL_SECONDS and self._is_room_wanted()
             if is_stalled or now - holder.since >= TURN_SECONDS:
@@ -315,7 +324,7 @@ class PublishBuffer:
 
 
 def publish_buffer_bytes(settings: BrokerSettings) -> int | None:
-    """The limit that the settings ask for; None: no limit."""
+    """The limit in bytes that the settings ask for; None: no limit."""
     megabytes = settings.max_message_publish_buffer_size_in_mb
     if megabytes is None:
         megabytes = min(max(memory_bytes() // SHARE_OF_MEMORY // _MEBIBYTE, LEAST_MB), MOST_MB)
@@ -325,7 +334,7 @@ def publish_buffer_bytes(settings: BrokerSettings) -> int | None:
 
 
 def memory_bytes() -> int:
-    """Memory of the machine, or of the container that this process runs in if that has less."""
+    """Memory of the machine, or of this process's container if that is less."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # not there, or "max"

@@ -1,9 +1,9 @@
-"""What the broker says: one function for each frame that it sends.
+"""Builds the frames that the broker sends, one function for each.
 
-Pure. Rare replies are built by protobuf. The three that go out hundreds of thousands of times a
-second (MESSAGE, SEND_RECEIPT, ACK_RESPONSE) are built in bulk from a template: within one call all
-but an id or two is the same, so that a frame is a fixed prefix and a varint. A property test holds
-them against protobuf. MESSAGE, for a run of entries of one ledger whose ids have one varint width::
+Pure. protobuf builds rare replies. The three that are sent hundreds of thousands of times a second
+(MESSAGE, SEND_RECEIPT, ACK_RESPONSE) are built in bulk from a template: within one call all but an
+id or two is the same, so that a frame is a fixed prefix and a varint. A property test compares them
+with protobuf. MESSAGE, for a run of entries of one ledger whose ids have one varint width::
 
     | total | command size 08 09 4a len 08 consumer 12 len 08 ledger 10 | entry id | suffix | entry
       each    `---------------- prefix, once a run -------------------'   each       once     each
@@ -38,13 +38,13 @@ LAST: Final = [
 """The whole encoding of n < 16,384, or the last piece of a longer one."""
 
 MORE: Final = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(TABLE_SIZE)]
-"""The low 14 bits of a number that goes on."""
+"""The low 14 bits of a number of which more follow."""
 
 UINT64_MASK: Final = 2**64 - 1
 
 
 def varint(number: int) -> bytes:
-    """Encode a number from 0 on. Negative int32 and int64 are sent as `number & UINT64_MASK`."""
+    """Encode a number from 0 on. Pass a negative int32 or int64 as `number & UINT64_MASK`."""
     if number < TABLE_SIZE:
         return LAST[number]
     if number < TABLE_SIZE * TABLE_SIZE:
@@ -73,7 +73,7 @@ def encode(command: pb.BaseCommand, payload: bytes = b"") -> bytes:
 def messages(
     consumer_id: int, partition: int, batch: Iterable[MessageOut], epoch: int | None
 ) -> list[bytes]:
-    """MESSAGE frames, as pieces to be joined. 0.2 us an entry."""
+    """Build MESSAGE frames, as pieces to be joined. 0.2 us an entry."""
     pieces: list[bytes] = []
     consumer = b"\x08" + varint(consumer_id)
     partition_field = b"" if partition < 0 else b"\x18" + varint(partition)
@@ -125,7 +125,7 @@ def _unacked_field(mask: int) -> bytes:
 
 
 def receipts(producer_id: int, confirmed: Iterable[tuple[int, int, int, int]]) -> list[bytes]:
-    """SEND_RECEIPT frames for (sequence id, highest sequence id, ledger id, entry id) each."""
+    """Build SEND_RECEIPT frames from (sequence id, highest one, ledger id, entry id) each."""
     pieces: list[bytes] = []
     producer = b"\x08" + varint(producer_id) + b"\x10"
     ledger_now = -1
@@ -151,7 +151,7 @@ def receipts(producer_id: int, confirmed: Iterable[tuple[int, int, int, int]]) -
 
 
 def ack_responses(consumer_id: int, request_ids: Iterable[int]) -> list[bytes]:
-    """ACK_RESPONSE frames of acks that succeeded."""
+    """Build ACK_RESPONSE frames for acks that succeeded."""
     pieces: list[bytes] = []
     consumer = b"\x08" + varint(consumer_id) + b"\x30"
     for request_id in request_ids:
@@ -199,7 +199,7 @@ def error(request_id: int, code: int, message: str) -> bytes:
 
 
 def auth_challenge(server_version: str, method: str, protocol_version: int) -> bytes:
-    """AUTH_CHALLENGE: the client's credentials have expired, and it is to send newer ones."""
+    """AUTH_CHALLENGE: the client's credentials have expired, and it must send newer ones."""
     command = pb.BaseCommand(type=Type.AUTH_CHALLENGE)
     body = command.authChallenge
     body.server_version, body.protocol_version = server_version, protocol_version
@@ -208,7 +208,7 @@ def auth_challenge(server_version: str, method: str, protocol_version: int) -> b
 
 
 _REFRESH: Final = b"PulsarAuthRefresh"
-"""By this clients know that it is no step of a mutual authentication."""
+"""Tells clients that this is no step of a mutual authentication."""
 
 
 # ---- finding topics
@@ -244,7 +244,7 @@ def lookup(request_id: int, urls: Urls) -> bytes:
 
 
 def lookup_redirect(request_id: int, urls: Urls, *, is_authoritative: bool) -> bytes:
-    """LOOKUP_RESPONSE: ask the broker at `urls` the same."""
+    """LOOKUP_RESPONSE: send the same request to the broker at `urls`."""
     command = pb.BaseCommand(type=Type.LOOKUP_RESPONSE)
     reply = command.lookupTopicResponse
     reply.request_id = request_id
@@ -459,7 +459,7 @@ def schema_refused(request_id: int, code: int, message: str) -> bytes:
 
 
 class _Failure(Protocol):
-    """Any reply with these three fields."""
+    """A reply that has these three fields."""
 
     request_id: int
     error: pb.ServerError
@@ -477,6 +477,6 @@ def _code(code: int) -> pb.ServerError:
 
 
 def _set_position(message_id: pb.MessageIdData, position: Position) -> None:
-    """-1 is a valid id here ("before everything") and travels as the largest uint64."""
+    """Set ledger and entry id. -1 ("before everything") is sent as the largest uint64."""
     message_id.ledgerId = position.ledger_id & UINT64_MASK
     message_id.entryId = position.entry_id & UINT64_MASK

@@ -1,7 +1,7 @@
-"""From protobuf commands to checked values: the one place where a client's request is believed.
+"""Converts protobuf commands to checked values: the one place where a client's request is checked.
 
-Pure. Names, enums and ids are checked here; what cannot be used raises the `BrokerError` that the
-client is answered. Required fields are known to be there (the session has looked).
+Pure. Names, enums and ids are checked here. What cannot be used raises the `BrokerError` that the
+client gets as an answer. Required fields are known to be there (`Intake` has checked).
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ HASH_SLOTS: Final = 65_536
 """Key_Shared hash ranges are slices of this space."""
 
 _SCHEMALESS: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
-"""What a client states when it has no schema of its own."""
+"""Schema types that a client sends when it has no schema of its own."""
 
 
 def broken_text(message: Message) -> str | None:
-    """The name of a text field that is not UTF-8, at any depth; None when all text is sound.
+    """Path of a text field that is not UTF-8, at any depth; None if all text is valid.
 
-    protobuf does not refuse such text in proto2: it hands it out as bytes.
+    protobuf does not reject such text in proto2: it returns it as bytes.
     """
     if not _may_hold_text(message.DESCRIPTOR):
-        return None  # a thousand message ids are looked at once
+        return None  # one call instead of one for each of a thousand message ids
     for field, value in message.ListFields():
         if isinstance(value, bytes):
             if field.type == field.TYPE_STRING:
@@ -82,7 +82,7 @@ def broken_text(message: Message) -> str | None:
 
 @cache
 def _may_hold_text(kind: Descriptor) -> bool:
-    """Whether messages of this kind, or what lies in them, have text fields."""
+    """Whether messages of this kind, or messages inside them, have text fields."""
     met: set[str] = set()
     kinds = [kind]
     while kinds:
@@ -96,7 +96,10 @@ def _may_hold_text(kind: Descriptor) -> bool:
 
 
 def asked_for(need: Need, command: Any) -> Iterator[tuple[Need, Resource]]:  # noqa: ANN401
-    """What a command needs, and of what. Raises `InvalidTopicNameError`, `NotAllowedError`."""
+    """Yields what a command needs, and on which resource.
+
+    Raises `InvalidTopicNameError`, `NotAllowedError`.
+    """
     match need.scope:
         case Scope.TOPIC:
             name = topic_name(command.topic)
@@ -110,7 +113,10 @@ def asked_for(need: Need, command: Any) -> Iterator[tuple[Need, Resource]]:  # n
 
 
 def topic_name(text: str) -> TopicName:
-    """A topic that this broker can serve. Raises `InvalidTopicNameError`, `NotAllowedError`."""
+    """Parse a topic that this broker can serve.
+
+    Raises `InvalidTopicNameError`, `NotAllowedError`.
+    """
     return TopicName.parse(text).require_persistent()
 
 
@@ -163,7 +169,10 @@ def subscribe_request(command: pb.CommandSubscribe) -> SubscribeRequest:
 
 
 def key_shared_policy(meta: pb.KeySharedMeta) -> KeySharedRequest:
-    """What a Key_Shared consumer asks for. Raises `ConsumerAssignError` for impossible ranges."""
+    """Convert a consumer's Key_Shared policy.
+
+    Raises `ConsumerAssignError` for impossible ranges.
+    """
     for hash_range in meta.hashRanges:
         if not 0 <= hash_range.start <= hash_range.end < HASH_SLOTS:
             raise ConsumerAssignError(
@@ -178,7 +187,7 @@ def key_shared_policy(meta: pb.KeySharedMeta) -> KeySharedRequest:
 
 
 def schema(message: pb.Schema) -> Schema | None:
-    """The schema that a client states; None when it states that it has none."""
+    """Convert a client's schema; None if it has none."""
     schema_type = SchemaType(message.type)
     if schema_type in _SCHEMALESS:
         return None
@@ -196,7 +205,10 @@ def properties(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
 
 
 def consumer_metadata(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
-    """A consumer's metadata. Raises `MetadataFailedError` when it is too large, as Pulsar does."""
+    """Convert a consumer's metadata.
+
+    Raises `MetadataFailedError` if it is too large, as Pulsar does.
+    """
     found = properties(pairs)
     size_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in found.items())
     if size_bytes > METADATA_BYTES_MAX:
@@ -207,7 +219,7 @@ def consumer_metadata(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
 
 
 def position(message_id: pb.MessageIdData) -> Position:
-    """A position as clients state it: `EARLIEST` and `LATEST` are (-1, -1) and (max, max) there."""
+    """Convert a position from a client, where (-1, -1) is `EARLIEST` and (max, max) is `LATEST`."""
     ledger_id = _signed(message_id.ledgerId)
     entry_id = _signed(message_id.entryId)
     if ledger_id < 0:
@@ -218,10 +230,10 @@ def position(message_id: pb.MessageIdData) -> Position:
 
 
 def unacked_mask(message_id: pb.MessageIdData) -> int | None:
-    """The `ack_set` of a message id as one integer; None without one."""
+    """The `ack_set` of a message id as one integer; None if it has none."""
     return mask_of_words(message_id.ack_set) if message_id.ack_set else None
 
 
 def _signed(number: int) -> int:
-    """An id is a Java long; the wire calls it unsigned."""
+    """Convert an unsigned id of the wire to Java's signed long."""
     return number - 2**64 if number >= 2**63 else number

@@ -1,7 +1,7 @@
-"""Who the client of a connection is, and what it may: proved at CONNECT, asked before each command.
+"""Identity and rights of a connection's client: proved at CONNECT, checked before each command.
 
-Edge: runs tasks. Authentication and permissions may have to be read; until then nothing more is read from
-the connection.
+Edge: runs tasks. Authentication and permissions may have to be read; until then nothing more is
+read from the connection.
 
     CONNECT --prove--> identity --expires--> AUTH_CHALLENGE --refresh--> identity
                   `--- proves nothing: goodbye        `--- no answer, or no better: goodbye
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 class _Session(Connection, Protocol):
     @property
     def certificate(self) -> PeerCertificate | None:
-        """The certificate that the client has shown by TLS, verified."""
+        """The client certificate that TLS verified, or None."""
 
 
 class ClientRights:
-    """Of one connection."""
+    """Authenticates and authorizes the client of one connection."""
 
     def __init__(self, session: _Session) -> None:
         self._session = session
         self.identity: ClientIdentity | None = None
-        """Who it is, once proved; None where nobody asks."""
+        """The client's identity once it is proved; None if authentication is off."""
         self._proving: asyncio.Task[None] | None = None
         self._supports_refresh = False
         self._is_challenged = False
@@ -64,11 +64,11 @@ class ClientRights:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the client was asked to prove who it is."""
+        """Whether the client had to prove its identity."""
         return self._proving is not None
 
     def cancel(self) -> None:
-        """The connection is gone."""
+        """Stop all tasks, because the connection is gone."""
         for pending in (self._expiry_timer, self._proving, self._reading_policies):
             if pending is not None:
                 pending.cancel()
@@ -76,7 +76,12 @@ class ClientRights:
     # ---- who it is
 
     def prove(self, command: pb.CommandConnect, on_proved: Callable[[], None]) -> None:
-        """Call `on_proved` when the client of a CONNECT is known, or nobody asks; else end it."""
+        """Authenticate the client of a CONNECT, then call `on_proved`.
+
+        On failure, end the connection.
+
+        Calls it at once if authentication is off.
+        """
         authentication = self._session.context.authentication
         if authentication is None:
             on_proved()
@@ -96,7 +101,10 @@ class ClientRights:
         )
 
     def refresh(self, command: pb.CommandAuthResponse) -> None:
-        """AUTH_RESPONSE: newer credentials."""
+        """Check the newer credentials of an AUTH_RESPONSE.
+
+        Raises `ProtocolError` without a challenge.
+        """
         authentication, identity = self._session.context.authentication, self.identity
         if not self._is_challenged or authentication is None or identity is None:
             raise ProtocolError("AUTH_RESPONSE without a challenge")
@@ -138,7 +146,7 @@ class ClientRights:
             )
 
     def _look_at_expiry(self) -> None:
-        """Ask for newer credentials if these have expired; end the connection if that is no use."""
+        """If the credentials have expired, ask for newer ones, or else end the connection."""
         session, identity = self._session, self.identity
         if not session.is_open or identity is None or identity.expires_at is None:
             return
@@ -169,9 +177,10 @@ class ClientRights:
     # ---- what it may
 
     def permits(self, name: str, command: Any) -> bool:  # noqa: ANN401 - any command
-        """Whether the client may ask this. False: reading is held until that is known; ask again.
+        """Whether the client may send this command. False: the rights are being read; ask again.
 
-        Raises `NotAuthorizedError`, `MetadataFailedError`.
+        Reading from the connection is held until then. Raises `NotAuthorizedError`,
+        `MetadataFailedError`.
         """
         context, identity = self._session.context, self.identity
         authorization = context.authorization
@@ -205,14 +214,14 @@ class ClientRights:
         self._session.intake.release("permissions")
 
     def recheck(self, producers: Producers, consumers: Consumers) -> None:
-        """Rights have changed: close the producers and consumers that are not allowed any more."""
+        """After a change of rights, close producers and consumers that are no longer allowed."""
         authorization, identity = self._session.context.authorization, self.identity
         if authorization is None or identity is None:
             return
 
         def is_allowed(need: Need, resource: Resource) -> bool:
             if authorization.unread(identity, need, resource):
-                return False  # it was a superuser's; its client asks again
+                return False  # a superuser opened it; its client asks again
             try:
                 authorization.check(identity, need, resource)
             except NotAuthorizedError as error:
@@ -227,7 +236,7 @@ class ClientRights:
 
 
 def _original(command: pb.CommandConnect) -> Original:
-    """The client for which a proxy connects."""
+    """The client that a proxy names in its CONNECT."""
     method, data = command.original_auth_method, command.original_auth_data
     credentials = Credentials(method, data.encode()) if method and data else None
     return Original(command.original_principal, credentials)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ackgate.network import PeerCertificate, Urls
 
 UNREAD_REPLY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Above the largest frame that a broker sends, so that a large entry alone never reaches it."""
+"""More than the largest frame that a broker sends, so that a large entry alone never reaches it."""
 
 JOIN_PIECE_BYTES_MAX: Final = 16 * 1024
 """Pieces are joined into one buffer unless they are larger than this on average: copying small ones
@@ -73,15 +73,15 @@ PROTOCOL_VERSION_MIN: Final = 6
 """Entries carry checksums from v6 on; older clients (before 2017) could not read them."""
 
 REQUESTS_IN_FLIGHT_MAX: Final = 200
-"""Requests of one connection that are being answered at a time. Above it nothing more is read: a
-client that opens ten thousand topics waits in its socket, and its answers not in our memory."""
+"""Requests of one connection that are answered at a time. Beyond it reading stops, so requests of a
+client that opens ten thousand topics wait in its socket, and answers do not fill our memory."""
 
 CLOSE_GRACE_SECONDS: Final = 5.0
-"""How long a peer may take to read its last words before the connection is cut."""
+"""How long a peer may take to read the last replies before the connection is cut."""
 
 
 class Outbox:
-    """The output of one connection."""
+    """Collects the output of one connection, and writes it once per tick."""
 
     __slots__ = (
         "_call_soon",
@@ -115,7 +115,7 @@ class Outbox:
 
     @property
     def is_writable(self) -> bool:
-        """Whether more deliveries are welcome. After a False, `on_drained` will be called."""
+        """Whether to deliver more. After a False, `on_drained` is called later."""
         if self._is_paused or self._pieces_bytes >= self.high_water_bytes:
             self._has_refused = True
             return False
@@ -123,7 +123,7 @@ class Outbox:
 
     @property
     def is_overfull(self) -> bool:
-        """Whether so much waits to be read by the peer that it must not ask for more."""
+        """Whether the peer has so much output to read that no more of its requests may be read."""
         if self.unsent_bytes >= UNREAD_REPLY_BYTES_MAX + self.high_water_bytes:
             self._has_refused = True
             return True
@@ -143,7 +143,7 @@ class Outbox:
             self._call_soon(self.flush)
 
     def send_many(self, pieces: Sequence[bytes]) -> None:
-        """Send frames that come in pieces."""
+        """Send frames that are given in pieces, at the end of this tick."""
         self._pieces += pieces
         self._pieces_bytes += sum(map(len, pieces))
         if not self._is_flush_due:
@@ -151,7 +151,7 @@ class Outbox:
             self._call_soon(self.flush)
 
     def flush(self) -> None:
-        """Hand everything to the transport."""
+        """Pass everything to the transport."""
         self._is_flush_due = False
         pieces = self._pieces
         if not pieces:
@@ -167,17 +167,17 @@ class Outbox:
         self._report_if_drained()
 
     def discard(self) -> None:
-        """Forget what was not sent: the connection is gone."""
+        """Drop what was not sent, because the connection is gone."""
         self._pieces = []
         self._pieces_bytes = 0
 
     def pause(self) -> None:
-        """The transport's buffer is above the mark."""
+        """Stop deliveries: the transport's buffer is above the high-water mark."""
         self._is_paused = True
         self._has_refused = True
 
     def resume(self) -> None:
-        """The transport's buffer is below the low mark again."""
+        """Deliver again: the transport's buffer is below the low mark."""
         self._is_paused = False
         self._report_if_drained()
 
@@ -188,7 +188,7 @@ class Outbox:
 
 
 class LivenessVerdict(enum.Enum):
-    """What to do with the connection now."""
+    """What to do with a connection after a check."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -208,12 +208,12 @@ class Liveness:
 
     def __init__(self) -> None:
         self.has_received = False
-        """Whether anything came since the last check."""
+        """Whether anything arrived since the last check."""
         self.is_pinged = False
-        """Whether a ping is unanswered."""
+        """Whether a ping was sent and not answered."""
 
     def check(self, *, is_deaf: bool) -> LivenessVerdict:
-        """The verdict for the interval that ends now. `is_deaf`: we did not listen."""
+        """The verdict for the interval that ends now. `is_deaf`: we did not read."""
         if self.has_received or is_deaf:
             self.has_received = False
             self.is_pinged = False
@@ -256,18 +256,18 @@ class Session(asyncio.Protocol):
 
     @property
     def identity(self) -> ClientIdentity | None:
-        """Who it is, once connected; None where nobody asks."""
+        """The client's identity once connected; None if authentication is off."""
         return self.rights.identity
 
     @property
     def certificate(self) -> PeerCertificate | None:
-        """The certificate that the client has shown by TLS, verified."""
+        """The client certificate that TLS verified, or None."""
         return peer_certificate(self._transport)
 
     # ---- life of the connection (called by the loop)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start listening, for a while."""
+        """Begin reading, and limit the time until CONNECT."""
         self._loop = asyncio.get_running_loop()
         # uvloop's transports are no subclass of asyncio's, but have all its methods.
         self._transport = cast("asyncio.Transport", transport)
@@ -295,11 +295,11 @@ class Session(asyncio.Protocol):
         self.intake.feed(chunk)
 
     def eof_received(self) -> bool:
-        """The client sends nothing more: nothing can be asked, so nothing is answered."""
+        """Close the connection: a client that sends nothing more cannot ask for anything."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Detach what the connection held."""
+        """Detach all producers and consumers of the connection."""
         if self.is_open and self.is_connected:
             self.note(log, "connection of %s closed%s", self.peer, f": {exc}" if exc else "")
         self.is_open = False
@@ -318,11 +318,11 @@ class Session(asyncio.Protocol):
         self.context.connections.closed(self)
 
     def pause_writing(self) -> None:
-        """The peer reads more slowly than we write."""
+        """Pause deliveries: the peer reads more slowly than we write."""
         self._outbox.pause()
 
     def resume_writing(self) -> None:
-        """The peer has read what was sent."""
+        """Resume deliveries: the peer has read what was sent."""
         self._outbox.resume()
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ class Session(asyncio.Protocol):
         self._transport.abort()
 
     def end(self, error: ProtocolError) -> None:
-        """The connection cannot go on. Say why, here and there."""
+        """End a connection that cannot go on. Sends the client the reason, and logs it."""
         if not self.is_open:
             return
         level = logging.WARNING if self.is_connected else logging.INFO
@@ -362,7 +362,7 @@ class Session(asyncio.Protocol):
         self.rights.prove(command, self._introduce)
 
     def _introduce(self) -> None:
-        """The client is known, or need not be: from now on it may ask for things."""
+        """Accept commands: the client is known, or does not have to be."""
         settings = self.settings
         self.is_connected = True
         self.intake.allow_frames(settings.max_message_size + COMMAND_BYTES_EXTRA)
@@ -378,7 +378,7 @@ class Session(asyncio.Protocol):
         self.note(log, "%s connected with %s%s", self.peer, ascii(self.client_version[:80]), who)
 
     def recheck(self) -> None:
-        """Rights have changed: close the producers and consumers that are not allowed any more."""
+        """After a change of rights, close producers and consumers that are no longer allowed."""
         if self.is_open:
             self.rights.recheck(self.producers, self.consumers)
 
@@ -390,7 +390,7 @@ class Session(asyncio.Protocol):
         work: Coroutine[Any, Any, bytes | None],
         fail: FailureReply = replies.error,
     ) -> None:
-        """Answer a request by what `work` returns, or by its failure, when that is there."""
+        """Run `work`, and answer the request with what it returns, or with its failure."""
         task = self._loop.create_task(self._run(request_id, work, fail))
         self._requests.add(task)
         task.add_done_callback(self._on_request_done)
@@ -414,14 +414,14 @@ class Session(asyncio.Protocol):
             self.intake.release("requests")
 
     def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
-        """Answer a request with its failure."""
+        """Send the reply that says why a request failed."""
         code = server_error(error)
         if isinstance(error, BrokerError | CallerError):
             logger = decisions if isinstance(error, NotAuthorizedError) else log
             self.note(logger, "request of %s refused: %s", self.peer, error)
             message = str(error)
         else:
-            # Its text may name our files: the client gets only its kind.
+            # The text may name our files: the client gets only the kind of error.
             if isinstance(error, OwnershipError | StorageError):
                 log.warning("request of %s failed: %s", self.peer, error)
             elif isinstance(error, CorruptRecordError):
@@ -434,7 +434,7 @@ class Session(asyncio.Protocol):
     def note(
         self, logger: logging.Logger, message: str, *args: object, level: int = logging.INFO
     ) -> None:
-        """Log what this client did; not each time when clients of its host do it all the time."""
+        """Log what this client did. Repeated lines on clients of its host are left out."""
         host = self.peer.rpartition(":")[0]
         left_out = self.context.damper.admit((host, message), self._loop.time())
         if left_out is None:
@@ -480,11 +480,11 @@ class Session(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether deliveries are welcome; `ConsumerPort.on_writable` is called when they are again."""
+        """Whether to deliver more. After a False, `ConsumerPort.on_writable` is called later."""
         return self.is_open and self._outbox.is_writable
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, with whatever else is sent in this tick."""
+        """Send a frame, together with all others of this tick."""
         if self.is_open:
             self._outbox.send(frame)
             if self._outbox.is_overfull:

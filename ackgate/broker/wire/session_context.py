@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ackgate.config.broker import BrokerSettings
 
 FailureReply: TypeAlias = "Callable[[int, int, str], bytes]"
-"""(request id, code, message) -> frame."""
+"""Builds the frame of a failure from (request id, code, message)."""
 
 ReadHold: TypeAlias = Literal[
     "publishes", "requests", "output", "memory", "authentication", "permissions"
@@ -33,16 +33,16 @@ ReadHold: TypeAlias = Literal[
 
 
 class ReadHolds(Protocol):
-    """The reading side of a connection, which can be held."""
+    """The reading side of a connection, which can be paused."""
 
     def hold(self, reason: ReadHold) -> None:
-        """Read nothing more until `release`."""
+        """Stop reading until `release` is called with this reason."""
 
     def release(self, reason: ReadHold) -> None:
-        """Read again, unless there is another reason not to."""
+        """Remove a reason to hold. Reads again if there is no other one."""
 
     def account(self) -> None:
-        """Say what memory the connection holds now."""
+        """Report how many bytes the connection holds now."""
 
 
 class Connection(SessionPort, Protocol):
@@ -50,11 +50,11 @@ class Connection(SessionPort, Protocol):
 
     @property
     def context(self) -> SessionContext:
-        """What it shares with the others."""
+        """What all connections of the broker share."""
 
     @property
     def listener(self) -> str:
-        """The listener of the address that it connected to; empty: it has none."""
+        """Name of the listener that it connected to; empty if that has none."""
 
     @property
     def settings(self) -> BrokerSettings:
@@ -65,7 +65,7 @@ class Connection(SessionPort, Protocol):
 
     @property
     def identity(self) -> ClientIdentity | None:
-        """Who it is; None before it is known, and where nobody asks."""
+        """The client's identity; None before it is known, and if authentication is off."""
 
     @property
     def producers(self) -> Sized: ...
@@ -74,7 +74,7 @@ class Connection(SessionPort, Protocol):
     def consumers(self) -> Sized: ...
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, with whatever else is sent in this tick."""
+        """Send a frame, together with all others of this tick."""
 
     def send_many(self, pieces: Sequence[bytes]) -> None:
         """Send frames that come in pieces."""
@@ -82,13 +82,13 @@ class Connection(SessionPort, Protocol):
     def run(
         self, request_id: int, work: Coroutine[Any, Any, bytes | None], fail: FailureReply = ...
     ) -> None:
-        """Answer a request by what `work` returns, or by its failure, when that is there."""
+        """Run `work`, and answer the request with what it returns, or with its failure."""
 
     def note(self, logger: logging.Logger, message: str, *args: object, level: int = ...) -> None:
-        """Log what this client did; not each time when clients of its host do it all the time."""
+        """Log what this client did. Repeated lines on clients of its host are left out."""
 
     def recheck(self) -> None:
-        """Rights have changed: close the producers and consumers that are not allowed any more."""
+        """After a change of rights, close producers and consumers that are no longer allowed."""
 
     def close(self) -> None:
         """End the connection after its output is sent."""
@@ -98,48 +98,50 @@ class Connection(SessionPort, Protocol):
 
 
 class Connections(Protocol):
-    """Who keeps count of connections."""
+    """Counts connections."""
 
     def opened(self, session: Connection) -> bool:
-        """A connection was made; False: there are too many, refuse it."""
+        """Count a new connection. False: there are too many, so reject it."""
 
     def introduced(self, session: Connection) -> None:
-        """A connection has completed CONNECT."""
+        """Count a connection that has completed CONNECT."""
 
     def closed(self, session: Connection) -> None:
-        """It is gone, and its producers and consumers are detached."""
+        """Forget a connection that is closed and detached from its topics."""
 
 
 class Located(Protocol):
-    """Where a topic is served."""
+    """The broker that serves a topic, or is to serve it."""
 
     @property
     def service(self) -> Urls:
-        """Where clients reach that broker."""
+        """Its addresses for clients of the binary protocol."""
 
     @property
     def is_here(self) -> bool:
-        """Whether this broker serves it."""
+        """Whether it is this broker."""
 
     @property
     def is_owner(self) -> bool:
-        """False: no broker serves it yet, and that one has to take it."""
+        """False: no broker serves the topic yet, and this one has to acquire it."""
 
 
 class TopicOwners(Protocol):
-    """Who knows which broker serves a topic."""
+    """Knows which broker serves a topic."""
 
     def location_now(self, topic: TopicName) -> Located | None:
-        """Where, if that is known without I/O."""
+        """The broker of a topic if that is known without I/O, or None."""
 
     async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Located:
-        """The broker of a topic; this one from now on if it is free and the plan gives it to us.
+        """Find the broker of a topic.
 
-        `is_authoritative`: another broker says that it is. Raises `ServiceNotReadyError`.
+        Acquires a free one here if the plan assigns it to this broker.
+
+        `is_authoritative`: another broker says that it does. Raises `ServiceNotReadyError`.
         """
 
     def reached_by(self, located: Any, listener: str) -> Urls:  # noqa: ANN401 - what it has given
-        """Where clients of a listener reach that broker. Raises `ServiceNotReadyError`."""
+        """Addresses of that broker for clients of a listener. Raises `ServiceNotReadyError`."""
 
 
 class _Here(NamedTuple):
@@ -149,7 +151,7 @@ class _Here(NamedTuple):
 
 
 class ServedHere:
-    """There is no other broker: every topic is served at one address."""
+    """For a single broker: it serves every topic, at one address."""
 
     def __init__(self, service_url: str) -> None:
         self._here = _Here(Urls(service_url))
@@ -171,11 +173,11 @@ class ServedHere:
 
 
 class HasSettings(Protocol):
-    """Where the current settings are; they may be replaced while the broker runs."""
+    """Holds the current settings, which may be replaced while the broker runs."""
 
     @property
     def broker(self) -> BrokerSettings:
-        """The settings of the broker's room."""
+        """The settings of the broker itself."""
 
 
 @dataclass(slots=True)
@@ -188,16 +190,16 @@ class SessionContext:
     settings: HasSettings
     server_version: str = "ackgate"
     owners: TopicOwners = field(default_factory=lambda: ServedHere(""))
-    """Whom LOOKUP asks."""
+    """Answers LOOKUP."""
     damper: LogDamper = field(default_factory=LogDamper)
-    """Of the lines on what clients do, by host."""
+    """Limits log lines on what clients do, by host."""
     publish_buffer: PublishBuffer = field(default_factory=PublishBuffer)
-    """Who counts the bytes of all connections."""
+    """Counts the bytes of all connections."""
     authentication: Authentication | None = None
-    """Who finds out who a client is; None: nobody asks."""
+    """Finds out who a client is. None: authentication is off."""
     refresh_seconds: float = 60.0
-    """How often connections are looked at for credentials that have expired."""
+    """How often connections are checked for credentials that have expired."""
     authorization: Authorization | None = None
-    """Who decides what a client may do; None: everything."""
+    """Decides what a client may do. None: authorization is off."""
     now_seconds: Callable[[], float] = time.time
-    """Since 1970."""
+    """The time, in seconds since 1970."""
