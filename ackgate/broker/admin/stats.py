@@ -281,8 +281,8 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
                 total[key] = bool(present) or value
             case int() | float() if key.startswith(("last", "earliest")):
                 total[key] = _edge(key, present, value)
-            case int() | float() if value == -1 and present in {None, -1}:
-                total[key] = value  # "no limit"
+            case int() | float() if key.startswith("backlogQuotaLimit") and -1 in {value, present}:
+                total[key] = -1  # "no limit": the sum has none where one of them has none
             case int() | float():
                 total[key] = (present or 0) + value
             case list():

@@ -731,8 +731,10 @@ class SubscriptionDriver:
     async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
         """Delete the subscription for a consumer. Raises `ConsumerBusyError` if there are others.
 
-        Raises `NotAllowedError` for a reader's subscription; the consumer is detached nevertheless.
+        Raises `NotAllowedError` for a reader's subscription.
         """
+        if not self.is_durable:
+            raise NotAllowedError(f"subscription {self.name} is that of a reader")
         if len(self.consumers) > 1 and not force:
             raise ConsumerBusyError(f"subscription {self.name} has other consumers")
         if consumer in self.consumers:
@@ -740,8 +742,6 @@ class SubscriptionDriver:
             self.consumers.remove(consumer)
             self.core.detach(consumer, now_ms=self._now_ms)
             self._record()
-        if not self.is_durable:
-            raise NotAllowedError(f"subscription {self.name} is that of a reader")
         await self.delete()
 
     def _stop(self) -> None:

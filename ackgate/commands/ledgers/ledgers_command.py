@@ -350,10 +350,11 @@ def _asked_for(text: str | None, last_found: int) -> tuple[int, int]:
         last = first if not dots else int(last_text) if last_text else last_found
     except ValueError:
         raise ConfigurationError(f"{text!r}: must be FIRST, FIRST..LAST or FIRST..") from None
-    if not 0 <= first <= last and not (dots and not last_text):
+    is_open = dots and not last_text
+    if first < 0 or (first > last and not is_open):
         raise ConfigurationError(f"{text!r}: no range of entries")
-    if last > last_found:
-        raise CallerError(f"entry {last} is beyond the last one, {last_found}")
+    if last > last_found or (is_open and first > last_found + 1):
+        raise CallerError(f"entry {max(first, last)} is beyond the last one, {last_found}")
     return first, last
 
 

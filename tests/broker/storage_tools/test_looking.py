@@ -168,10 +168,10 @@ def test_a_range_that_is_none_is_a_wrong_command_line(tool: Tool, data: Path, en
 
 def test_what_is_not_there_is_said(tool: Tool, data: Path, tmp_path: Path) -> None:
     ledger_id = ledger_of(tool, data, "message")
-    assert (
-        "beyond the last one"
-        in tool("ledgers", "read", ledger_id, "0..999", "--data-dir", data).err
-    )
+    for entries in ("999", "0..999", "999.."):
+        told = tool("ledgers", "read", ledger_id, entries, "--data-dir", data)
+        assert (told.code, told.out) == (1, "")
+        assert "entry 999 is beyond the last one" in told.err
     assert "ledger 4711 does not exist" in tool("ledgers", "show", 4711, "--data-dir", data).err
     nowhere = tool("ledgers", "list", "--data-dir", tmp_path / "nowhere")
     assert nowhere.code == 2

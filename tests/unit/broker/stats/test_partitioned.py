@@ -39,6 +39,19 @@ def test_counters_rates_and_subscriptions_are_added() -> None:
     assert subscription["subscriptionProperties"] == {"k": "v"}
 
 
+def test_a_limit_of_some_partitions_is_none_of_all() -> None:
+    for limits in ([5, -1], [-1, 5], [-1, -1]):
+        parts = [stats(1, backlogQuotaLimitSize=limit) for limit in limits]
+        assert add_up(parts)["backlogQuotaLimitSize"] == -1
+    parts = [stats(1, backlogQuotaLimitSize=5), stats(1, backlogQuotaLimitSize=7)]
+    assert add_up(parts)["backlogQuotaLimitSize"] == 12
+
+
+def test_negative_permits_are_a_number_like_any() -> None:
+    total = add_up([stats(-1), stats(3)])
+    assert total["subscriptions"]["s"]["consumers"][0]["availablePermits"] == 2
+
+
 def test_a_client_on_all_partitions_is_one_client() -> None:
     total = add_up([stats(1), stats(2)])
     assert total["publishers"] == [{"producerName": "p", "msgRateIn": 3.0, "address": "/1"}]
