@@ -38,9 +38,6 @@ class OpeningTopic(SubscribedTopic, Protocol):
     def check_open(self) -> None:
         """Raise `ServiceNotReadyError` if the topic is being closed."""
 
-    async def until_trimmed(self) -> None:
-        """Wait until no message ledger is being deleted."""
-
     async def open_store(
         self,
         name: str,
