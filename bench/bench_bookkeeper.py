@@ -1,10 +1,13 @@
 """Our client of BookKeeper beside its own Java client, on the same real bookies, in turns.
 
 Adds with 1,000 unanswered for some seconds: entries a second, milliseconds from the add to its confirmation,
-processor time of the client for each. Reads of one ledger by both clients, from the first entry to the last;
-in batches where each bookie has every entry. Recovery of ledgers whose writer left 1,000 adds behind the last
-add confirmed. Three bookies, a ZooKeeper server and both clients share the machine. The Java client speaks
-wire protocol v2, as Pulsar's does; its first turns are left out, for its compiler's sake.
+processor time of the client for each. These milliseconds are no comparison where the Java client's thread
+does not come to keep 1,000 unanswered: fewer that wait wait less. So both clients also add at one steady
+rate, and an add counts from the moment at which it was due. Reads of one ledger by both clients, from the
+first entry to the last; in batches where each bookie has every entry. Recovery of ledgers whose writer left
+1,000 adds behind the last add confirmed. Three bookies, a ZooKeeper server and both clients share the
+machine. The Java client speaks wire protocol v2, as Pulsar's does; its first turns are left out, for its
+compiler's sake.
 
 ``python -m bench.bench_bookkeeper --quorums 3/3/2 --bytes 100 --seconds 2 --turns 5`` measures one row.
 
@@ -18,6 +21,7 @@ import asyncio
 import os
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -32,6 +36,9 @@ from tests.support.bookkeeper import JavaClient, RealBookKeeper, missing
 UNANSWERED: Final = 1_000
 QUORUMS: Final = ((3, 3, 2), (3, 2, 2), (1, 1, 1))
 PAYLOAD_BYTES: Final = (100, 1_024)
+STEADY_PER_SECOND: Final = 5_000
+"""A third of what the slower client does here with 1,000 unanswered."""
+
 READ_STEP: Final = 100
 """Entries that one read asks for where there are no batches."""
 
@@ -92,6 +99,8 @@ def _figures(cluster: RealBookKeeper, java: JavaClient, work: Work) -> dict[str,
                 ledger_id, our_adds = _with_client(cluster, _our_adds, quorums, size, seconds)
                 used = cpu_seconds(os.getpid()) - before
                 our_adds["cpu_us_per_add"] = used / our_adds["entries"] * 1e6
+                java_adds |= _java_steady(java, quorums, size, seconds)
+                our_adds |= _with_client(cluster, _our_steady, quorums, size, seconds)
                 theirs.append(java_adds | _java_scan(java, ledger_id, quorums, our_adds["entries"]))
                 ours.append(our_adds | _with_client(cluster, _our_scan, ledger_id, quorums))
             name = "/".join(map(str, quorums)) + f"_{size}_bytes"
@@ -168,6 +177,38 @@ async def _our_adds(
     }
 
 
+async def _our_steady(
+    client: BookKeeperClient, quorums: tuple[int, int, int], size: int, seconds: float
+) -> dict[str, float]:
+    writer = await client.create(LedgerOptions(*quorums))
+    payload, taken = (bytes(size),), list[float]()
+    count = int(seconds * STEADY_PER_SECOND)
+    all_done = asyncio.get_running_loop().create_future()
+    begun = time.perf_counter()
+
+    def done(due_at: float, durable: asyncio.Future[None]) -> None:
+        durable.result()
+        taken.append(time.perf_counter() - due_at)
+        if len(taken) == count:
+            all_done.set_result(None)
+
+    sent = 0
+    while sent < count:
+        due = min(count, int((time.perf_counter() - begun) * STEADY_PER_SECOND))
+        for number in range(sent, due):
+            due_at = begun + number / STEADY_PER_SECOND
+            writer.append(payload).durable.add_done_callback(partial(done, due_at))
+        sent = due
+        await asyncio.sleep(0.0005)
+    await all_done
+    await writer.close()
+    taken.sort()
+    return {
+        "steady_p50_ms": taken[count // 2] * 1000,
+        "steady_p99_ms": taken[int(count * 0.99)] * 1000,
+    }
+
+
 async def _our_scan(
     client: BookKeeperClient, ledger_id: int, quorums: tuple[int, int, int]
 ) -> dict[str, float]:
@@ -192,6 +233,15 @@ def _java_adds(
         "add_p50_ms": float(middle),
         "add_p99_ms": float(high),
     }
+
+
+def _java_steady(
+    java: JavaClient, quorums: tuple[int, int, int], size: int, seconds: float
+) -> dict[str, float]:
+    numbers = (*quorums, size, seconds, STEADY_PER_SECOND)
+    [answer] = java.ask("steady", "CRC32C", "", *map(str, numbers))
+    *_, middle, high = answer.split()
+    return {"steady_p50_ms": float(middle), "steady_p99_ms": float(high)}
 
 
 def _java_scan(

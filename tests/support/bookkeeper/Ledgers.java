@@ -4,6 +4,8 @@
 //   read  DIGEST PASSWORD LEDGER recover|look                     a line for each entry: id, length, CRC-32
 //   adds  DIGEST PASSWORD ENSEMBLE WRITE ACK BYTES SECONDS UNANSWERED
 //                                                                 id, entries, seconds, ms of the median and of 99 %
+//   steady DIGEST PASSWORD ENSEMBLE WRITE ACK BYTES SECONDS PER_SECOND
+//                                                                 the same, from the moment at which an add was due
 //   scan  DIGEST PASSWORD LEDGER STEP                             seconds; STEP entries a call, or all in batches: 0
 //   open  DIGEST PASSWORD LEDGER                                  seconds of opening with recovery
 //
@@ -14,6 +16,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.zip.CRC32;
@@ -42,6 +45,7 @@ public class Ledgers {
                     case "write" -> write(client, digest, password, words);
                     case "read" -> read(client, digest, password, Long.parseLong(words[3]), words[4].equals("recover"));
                     case "adds" -> adds(client, digest, password, words);
+                    case "steady" -> steady(client, digest, password, words);
                     case "scan" -> scan(client, digest, password, Long.parseLong(words[3]), Integer.parseInt(words[4]));
                     case "open" -> open(client, digest, password, Long.parseLong(words[3]));
                     default -> throw new IllegalArgumentException(words[0]);
@@ -113,6 +117,33 @@ public class Ledgers {
         room.acquire(unanswered);
         double seconds = (System.nanoTime() - begun) / 1e9;
         int count = done.get();
+        report(writer, nanos, count, seconds);
+    }
+
+    private static void steady(BookKeeper client, DigestType digest, byte[] password, String[] words) throws Exception {
+        WriteHandle writer = create(client, digest, password, words);
+        byte[] payload = new byte[Integer.parseInt(words[6])];
+        double seconds = Double.parseDouble(words[7]);
+        long perSecond = Long.parseLong(words[8]);
+        int count = (int) (seconds * perSecond);
+        AtomicInteger done = new AtomicInteger();
+        CountDownLatch all = new CountDownLatch(count);
+        long[] nanos = new long[count];
+        long begun = System.nanoTime();
+        for (int i = 0; i < count; Thread.sleep(0, 500_000)) {
+            for (long due = (System.nanoTime() - begun) * perSecond / 1_000_000_000L; i < Math.min(due, count); i++) {
+                long at = begun + i * 1_000_000_000L / perSecond;
+                writer.appendAsync(payload).whenComplete((id, error) -> {
+                    nanos[done.getAndIncrement()] = System.nanoTime() - at;
+                    all.countDown();
+                });
+            }
+        }
+        all.await();
+        report(writer, nanos, count, seconds);
+    }
+
+    private static void report(WriteHandle writer, long[] nanos, int count, double seconds) throws Exception {
         Arrays.sort(nanos, 0, count);
         System.out.println(":" + writer.getId() + " " + count + " " + seconds + " "
                 + nanos[count / 2] / 1e6 + " " + nanos[(int) (count * 0.99)] / 1e6);
