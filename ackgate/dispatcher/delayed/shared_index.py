@@ -365,7 +365,8 @@ class SharedView:
     def byte_estimate(self) -> int:
         """Its own bytes, and its part of those that are shared. O(1)."""
         shared = self._index.byte_estimate // max(1, len(self._index.views))
-        return shared + self.gone.byte_estimate + self._due.byte_estimate
+        own = (self.gone, self.settled, self._due)
+        return shared + sum(each.byte_estimate for each in own)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -472,6 +473,8 @@ class SharedView:
         """Assert what concerns this view alone."""
         self._due.check()
         self.gone.check()
+        self.settled.check()
+        assert self.is_recovering or not self.settled.entry_count, "settled outlives the recovery"
         for ledger_id, gone in self.gone.bitmaps():
             shared = self._index.tracker.tracked(ledger_id) or BitMap()
             assert not gone - shared, f"gone and not there: {ledger_id}:{list(gone - shared)}"

@@ -250,16 +250,18 @@ class OsDisk:
         make_private_directory(directory)
 
     def remove(self, path: Path) -> None:
-        if path.lstat().st_size <= _FREED_BYTES:
-            path.unlink()
-            return
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = -1
+        if path.lstat().st_size > _FREED_BYTES:
+            with contextlib.suppress(OSError):  # what cannot be opened can be removed all the same
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             path.unlink()
         except BaseException:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
             raise
-        self._freeing.free(descriptor)
+        if descriptor >= 0:
+            self._freeing.free(descriptor)
 
     def remove_directory(self, directory: Path) -> None:
         directory.rmdir()

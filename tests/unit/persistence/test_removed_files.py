@@ -78,6 +78,19 @@ def test_a_backup_made_of_links_keeps_its_files(tmp_path: Path, freed: Freed) ->
     assert (tmp_path / "backup").read_bytes() == CONTENT
 
 
+def test_what_cannot_be_opened_is_removed_all_the_same(
+    tmp_path: Path, freed: Freed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many_files(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    path = large_file(tmp_path / "a")
+    monkeypatch.setattr(os, "open", too_many_files)
+    OsDisk().remove(path)
+    assert list(tmp_path.iterdir()) == []
+    assert freed.sizes == []
+
+
 def test_a_small_file_and_none(tmp_path: Path, freed: Freed) -> None:
     disk = OsDisk()
     (tmp_path / "small").write_bytes(b"1")
