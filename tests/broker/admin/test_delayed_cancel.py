@@ -59,6 +59,10 @@ class Delayed:
         eventually(lambda: len(ids) == count)
         return [f"{sent.ledger_id()}:{sent.entry_id()}" for sent in ids]
 
+    def close(self) -> None:
+        """Whoever is still connected would make a deleted topic anew."""
+        self._client.close()
+
     def cancel(self, position: str) -> tuple[int, dict]:
         answer = self._broker.ask("DELETE", f"{self.path}/delayed/{position.replace(':', '/')}")
         return answer.status, answer.value
@@ -221,5 +225,6 @@ def test_users_see_nothing_of_where_it_is_written(
     topic = f"persistent://public/default/{delayed.name}"
     stored = stored_stats(topic, data_directory=broker.directory)
     assert [told.subscription for told in stored.subscriptions] == ["s"]
+    delayed.close()
     assert broker.ask("DELETE", f"{delayed.path}?force=true").status == 204
     assert broker.ask("GET", f"{delayed.path}/delayed").status == 404
