@@ -12,7 +12,7 @@ import gc
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.topic.producer import Producer
+from ackgate.broker.topic import Producer
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.ports import InitialPosition, ProducerRequest
 from ackgate.broker.wire.proto import pulsar_pb2 as pb

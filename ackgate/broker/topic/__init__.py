@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.disk_space import DISK_LOOK_SECONDS, DiskSpace
     from ackgate.broker.topic.latencies import BOUNDS_SECONDS, Latencies, Latency
-    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.producers import Producer
     from ackgate.broker.topic.registry import TopicConflictError, TopicRegistry
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.subscription import SubscriptionDriver
@@ -44,7 +44,7 @@ __getattr__ = lazy_face(
         "ackgate.broker.topic.consumer": ("Consumer",),
         "ackgate.broker.topic.disk_space": ("DISK_LOOK_SECONDS", "DiskSpace"),
         "ackgate.broker.topic.latencies": ("BOUNDS_SECONDS", "Latencies", "Latency"),
-        "ackgate.broker.topic.producer": ("Producer",),
+        "ackgate.broker.topic.producers": ("Producer",),
         "ackgate.broker.topic.registry": ("TopicConflictError", "TopicRegistry"),
         "ackgate.broker.topic.services": ("SharedServices",),
         "ackgate.broker.topic.subscription": ("SubscriptionDriver",),

@@ -19,8 +19,7 @@ from ackgate.broker.delayed import CancelledMessages, SharedDelays, settings_of_
 from ackgate.broker.journal import UNKNOWN_TIME, TopicJournaling, key_of_entry, time_of_entry
 from ackgate.broker.topic.deduplication import SequenceIds, Verdict, sequence_ids
 from ackgate.broker.topic.opening import SubscriptionOpening
-from ackgate.broker.topic.producer import Producer
-from ackgate.broker.topic.producers import TopicProducers
+from ackgate.broker.topic.producers import Producer, TopicProducers
 from ackgate.broker.topic.topic_deduplication import TopicDeduplication
 from ackgate.broker.wire import (
     ENTRY_FORM,

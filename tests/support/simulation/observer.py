@@ -20,8 +20,8 @@ from tests.support.simulation.nack_facts import NackFacts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ackgate.broker.topic import Producer
     from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.producer import Producer
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.ports import MessageOut

@@ -20,8 +20,8 @@ from ackgate.network import NOWHERE, Urls
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from ackgate.broker.topic import Producer
     from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.producer import Producer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import (

@@ -20,7 +20,7 @@ from tests.support.bare_broker import bare_broker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic import Producer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.ports import SessionPort
     from ackgate.persistence import LedgerClient, LedgerReader, LedgerWriter

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.topic.producer import Producer
-from ackgate.broker.topic.producers import TopicProducers
+from ackgate.broker.topic.producers import Producer, TopicProducers
 from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.ports import AccessMode, ProducerRequest

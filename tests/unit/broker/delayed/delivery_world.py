@@ -26,8 +26,8 @@ from tests.support.faults import FaultPlan
 from tests.support.faulty_ledgers import FaultyLedgerClient
 
 if TYPE_CHECKING:
+    from ackgate.broker.topic import Producer
     from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.producer import Producer
     from ackgate.broker.topic.registry import TopicRegistry
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.topic.topic import Topic

@@ -31,8 +31,8 @@ from tests.support.topic_replay import TopicReplay
 
 if TYPE_CHECKING:
     from ackgate.broker.journal.writer import JournalStatistics
+    from ackgate.broker.topic import Producer
     from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.producer import Producer
     from ackgate.broker.topic.registry import TopicRegistry
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.topic.topic import Topic
