@@ -11,7 +11,8 @@ Edge: owns two lanes of blocking work and everything that touches them.
 
 An entry is durable when it is in the journal. A *checkpoint* writes what the cache holds to
 fragment files, syncs them, and removes the journal so far; it runs when journal or cache reach
-their bound, when nothing was added for a while, and at close. After a crash the journal is taken
+their bound, when nothing was added for a while, and at close. It writes small parts with pauses
+between them, so that commits do not wait for it, unless somebody waits for the checkpoint. After a crash the journal is taken
 over (see `takeover`). A bookie checks no digests (it has no passwords) and knows nothing of
 quorums.
 """
@@ -19,6 +20,7 @@ quorums.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from dataclasses import dataclass
@@ -46,6 +48,11 @@ if TYPE_CHECKING:
 
 CHECKPOINT_ROOM_BYTES: Final = 256 * 1024
 """What a checkpoint takes beside the entries: heads of files and blocks, names."""
+
+CHECKPOINT_PAUSE_RATIO: Final = 5.0
+"""A checkpoint that nobody waits for pauses this many times as long as its last part took."""
+
+CHECKPOINT_PAUSE_SECONDS_MAX: Final = 0.05
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +129,7 @@ class Bookie:
         self._checkpoint_error: AckGateError | None = None
         self._unwritten: tuple[CacheHalf, int] | None = None
         """What a checkpoint is writing, or failed to write, and the journal file up to which it goes."""
+        self._checkpoint_is_awaited = asyncio.Event()
         self._fence_waiting: set[int] = set()
         self._fence_round: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -368,6 +376,7 @@ class Bookie:
         """Bring fragment files up to date and remove the journal so far. Raises `StorageError`."""
         self._start_checkpoint()
         assert self._checkpoint is not None
+        self._checkpoint_is_awaited.set()
         await asyncio.shield(self._checkpoint)
         if self._checkpoint_error is not None:
             raise self._checkpoint_error
@@ -389,6 +398,7 @@ class Bookie:
             logger.exception("bookie %s: checkpoint failed", self.bookie_id)
         finally:
             self._checkpoint = None
+            self._checkpoint_is_awaited.clear()
             self._checkpoint_error = error
             self._writable().checkpoint_ended(error)
 
@@ -399,12 +409,17 @@ class Bookie:
         if self._unwritten is None:
             self._unwritten = await self._writable().seal()
         half, sequence = self._unwritten
+        loop = asyncio.get_running_loop()
         while part := half.part(self._storage.files_per_chunk, self._settings.checkpoint_bytes_max):
+            began = loop.time()
             await self._on_storage(partial(self._write_part, writer.name, part))
+            took_seconds = loop.time() - began
             # Reads find these in the files now; should a later part fail, they are not written again.
             for ledger_id, blocks in part:
                 half.drop_first(ledger_id, blocks)
             self._writable().checkpoint_went_on()
+            if half.ledgers and not self._is_pressed:
+                await self._pause_checkpoint(took_seconds)
         closed = frozenset(half.closed)
 
         def finish() -> None:
@@ -415,6 +430,21 @@ class Bookie:
         await self._on_storage(finish)
         self._cache.release()
         self._unwritten = None
+
+    @property
+    def _is_pressed(self) -> bool:
+        """Whether the next checkpoint would come soon after this one."""
+        journal, settings = self._journal, self._settings
+        assert journal is not None
+        return (
+            self._cache.active.bytes > settings.write_cache_bytes_max // 2
+            or journal.unremoved_bytes > settings.journal_bytes_max // 2
+        )
+
+    async def _pause_checkpoint(self, part_seconds: float) -> None:
+        seconds = min(CHECKPOINT_PAUSE_RATIO * part_seconds, CHECKPOINT_PAUSE_SECONDS_MAX)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._checkpoint_is_awaited.wait(), seconds)
 
     def _check_room(self) -> None:
         """Raise `OSError` unless there is room for a whole checkpoint.

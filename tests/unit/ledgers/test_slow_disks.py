@@ -223,7 +223,7 @@ async def start_with(slow: Slow, **settings: Any) -> BookieLedgerClient:
     """A client whose bookies have these settings."""
     bookies = await open_bookies(
         slow.directories,
-        settings=BookieSettings(checkpoint_idle_seconds=None, **settings),
+        settings=BookieSettings(**{"checkpoint_idle_seconds": None, **settings}),
         disk=slow.disk,
         lane=slow.lanes.lane,
     )
@@ -299,6 +299,74 @@ def test_a_disk_that_is_slow_all_the_time_never_fails(tmp_path: Path) -> None:
         await client.close()
         reader = await (await slow.start()).open(writer.ledger_id)
         assert len(await reader.read(0, 199)) == 200
+
+    run(main())
+
+
+PART_SECONDS = 0.01
+PARTS = 10
+
+
+async def begin_a_checkpoint(slow: Slow, **settings: Any) -> BookieLedgerClient:
+    """A bookie whose cache holds ten parts, at the moment at which a timer begins its checkpoint."""
+    client = await start_with(
+        slow,
+        checkpoint_idle_seconds=1.0,
+        checkpoint_bytes_max=9_000,
+        block_bytes=10_000,
+        timeout_seconds=TIMEOUT,
+        **settings,
+    )
+    writer = await client.create(LedgerOptions())
+    for _ in range(PARTS):
+        await writer.append([bytes(9_980)]).durable
+    slow.lanes.seconds["bookie-storage-0"] = PART_SECONDS
+    await asyncio.sleep(1.0)
+    assert client.bookies[0].statistics().cached_bytes > 99_000
+    return client
+
+
+async def emptied(client: BookieLedgerClient) -> float:
+    """Seconds until the write cache is empty."""
+    began = elapsed()
+    while client.bookies[0].statistics().cached_bytes:
+        await asyncio.sleep(PART_SECONDS / 10)
+    return elapsed() - began
+
+
+def test_a_checkpoint_that_nobody_waits_for_leaves_the_disk_to_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        client = await begin_a_checkpoint(Slow(tmp_path, 1))
+        assert await emptied(client) > 4 * PARTS * PART_SECONDS
+        await client.close()
+
+    run(main())
+
+
+def test_a_checkpoint_that_somebody_waits_for_makes_no_pauses_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        client = await begin_a_checkpoint(Slow(tmp_path, 1))
+        await asyncio.sleep(4 * PART_SECONDS)  # in one of its pauses
+        assert client.bookies[0].statistics().cached_bytes > 70_000
+        began = elapsed()
+        await client.bookies[0].checkpoint()
+        assert elapsed() - began < 1.5 * PARTS * PART_SECONDS
+        assert not client.bookies[0].statistics().cached_bytes
+        await client.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("bound", ["journal_bytes_max", "write_cache_bytes_max"])
+def test_a_checkpoint_hurries_when_the_next_one_is_near(tmp_path: Path, bound: str) -> None:
+    async def main() -> None:
+        client = await begin_a_checkpoint(Slow(tmp_path, 1), **{bound: 120_000})
+        await (await client.create(LedgerOptions())).append([bytes(70_000)]).durable
+        began = elapsed()
+        while client.bookies[0].statistics().cached_bytes > 75_000:
+            await asyncio.sleep(PART_SECONDS / 10)
+        assert elapsed() - began < 1.5 * PARTS * PART_SECONDS
+        await client.close()
 
     run(main())
 
