@@ -23,8 +23,8 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackgate.errors import AckGateError, CallerError, ClosedHandleError, InternalError, StorageError
@@ -43,16 +43,28 @@ if TYPE_CHECKING:
     from ackgate.persistence.bookies.origins import LedgerOrigin
     from ackgate.persistence.bookies.register import Beginning, Mark
     from ackgate.persistence.bookies.settings import BookieSettings
-    from ackgate.persistence.bookies.write_cache import CacheBlock, CacheHalf
+    from ackgate.persistence.bookies.write_cache import CacheHalf
     from ackgate.persistence.system.io_lane import IoLane
 
 CHECKPOINT_ROOM_BYTES: Final = 256 * 1024
 """What a checkpoint takes beside the entries: heads of files and blocks, names."""
 
+CHECKPOINT_PART_BYTES: Final = 256 * 1024
+"""A checkpoint that nobody waits for writes about as much in one go, and then pauses: commits of the
+journal wait for a sync that is under way."""
+
 CHECKPOINT_PAUSE_RATIO: Final = 5.0
-"""A checkpoint that nobody waits for pauses this many times as long as its last part took."""
+"""At most it pauses this many times as long as its last part took."""
 
 CHECKPOINT_PAUSE_SECONDS_MAX: Final = 0.05
+
+CHECKPOINT_DONE_AT: Final = 0.75
+"""It is to end when what came since has filled this share of journal or cache. Pauses become shorter as
+it falls behind, so that the next checkpoint need not wait for it."""
+
+CHECKPOINT_LEAD: Final = 0.1
+"""A lead that allows full pauses, in shares of journal or cache. Half of it is given at the beginning; a
+checkpoint that is half of it late hurries."""
 
 logger = logging.getLogger(__name__)
 
@@ -409,17 +421,12 @@ class Bookie:
         if self._unwritten is None:
             self._unwritten = await self._writable().seal()
         half, sequence = self._unwritten
-        loop = asyncio.get_running_loop()
-        while part := half.part(self._storage.files_per_chunk, self._settings.checkpoint_bytes_max):
-            began = loop.time()
-            await self._on_storage(partial(self._write_part, writer.name, part))
-            took_seconds = loop.time() - began
-            # Reads find these in the files now; should a later part fail, they are not written again.
-            for ledger_id, blocks in part:
-                half.drop_first(ledger_id, blocks)
-            self._writable().checkpoint_went_on()
-            if half.ledgers and not self._is_pressed:
-                await self._pause_checkpoint(took_seconds)
+        all_bytes = half.bytes
+        while half.ledgers:
+            lead = self._checkpoint_lead(1 - half.bytes / all_bytes)
+            part_seconds = await self._write_part(writer.name, half, hurries=lead < -0.5)
+            if lead > 0 and half.ledgers:
+                await self._pause_checkpoint(CHECKPOINT_PAUSE_RATIO * part_seconds * min(lead, 1))
         closed = frozenset(half.closed)
 
         def finish() -> None:
@@ -431,20 +438,43 @@ class Bookie:
         self._cache.release()
         self._unwritten = None
 
-    @property
-    def _is_pressed(self) -> bool:
-        """Whether the next checkpoint would come soon after this one."""
+    async def _write_part(self, writer: str, half: CacheHalf, *, hurries: bool) -> float:
+        """Write the first blocks of the half, and drop them from it. Returns seconds."""
+        bytes_max = self._settings.checkpoint_bytes_max
+        if not hurries:
+            bytes_max = min(bytes_max, CHECKPOINT_PART_BYTES)
+        part = half.part(self._storage.files_per_chunk, bytes_max)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._on_storage(
+            lambda: self._storage.write(writer, [(i, batches_of(i, each)) for i, each in part])
+        )
+        # Reads find these in the files now; should a later part fail, they are not written again.
+        for ledger_id, blocks in part:
+            half.drop_first(ledger_id, blocks)
+        self._writable().checkpoint_went_on()
+        return loop.time() - began
+
+    def _checkpoint_lead(self, written: float) -> float:
+        """How far a checkpoint that has written this share is ahead of its schedule.
+
+        In `CHECKPOINT_LEAD`s; negative: late.
+        """
+        if self._checkpoint_is_awaited.is_set():
+            return -math.inf
         journal, settings = self._journal, self._settings
         assert journal is not None
-        return (
-            self._cache.active.bytes > settings.write_cache_bytes_max // 2
-            or journal.unremoved_bytes > settings.journal_bytes_max // 2
+        filled = max(
+            self._cache.active.bytes / settings.write_cache_bytes_max,
+            journal.unremoved_bytes / settings.journal_bytes_max,
         )
+        return 0.5 + (written * CHECKPOINT_DONE_AT - filled) / CHECKPOINT_LEAD
 
-    async def _pause_checkpoint(self, part_seconds: float) -> None:
-        seconds = min(CHECKPOINT_PAUSE_RATIO * part_seconds, CHECKPOINT_PAUSE_SECONDS_MAX)
+    async def _pause_checkpoint(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._checkpoint_is_awaited.wait(), seconds)
+            await asyncio.wait_for(
+                self._checkpoint_is_awaited.wait(), min(seconds, CHECKPOINT_PAUSE_SECONDS_MAX)
+            )
 
     def _check_room(self) -> None:
         """Raise `OSError` unless there is room for a whole checkpoint.
@@ -454,9 +484,6 @@ class Bookie:
         free_bytes = self._opened.disk.free_bytes(self.directory)
         if free_bytes is not None and free_bytes < self._cache.bytes + CHECKPOINT_ROOM_BYTES:
             raise OSError(errno.ENOSPC, "no room for what the journal holds", str(self.directory))
-
-    def _write_part(self, writer: str, part: list[tuple[int, list[CacheBlock]]]) -> None:
-        self._storage.write(writer, [(i, batches_of(i, blocks)) for i, blocks in part])
 
     def _committed(self) -> None:
         journal = self._journal

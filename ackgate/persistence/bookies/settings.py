@@ -45,9 +45,8 @@ class BookieSettings:
     """A bookie is behind when more than this waits for its group commits. Then adds are confirmed only
     after its own sync, although the ack quorum could do without it, which slows the writers down."""
 
-    checkpoint_bytes_max: int = MEBIBYTE // 2
-    """About as much is written to fragment files, copied for that, and synced in one go: a commit of the
-    journal waits for a sync that is under way, 30 ms where that is one of 5 MB."""
+    checkpoint_bytes_max: int = 16 * MEBIBYTE
+    """Most that is written to fragment files, and copied for that, in one go."""
 
     block_bytes: int = 32 * 1024
     """Size at which a block of a fragment file is full: the least that a read decodes."""

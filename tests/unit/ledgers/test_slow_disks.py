@@ -361,9 +361,9 @@ def test_a_checkpoint_that_somebody_waits_for_makes_no_pauses_any_more(tmp_path:
 def test_a_checkpoint_hurries_when_the_next_one_is_near(tmp_path: Path, bound: str) -> None:
     async def main() -> None:
         client = await begin_a_checkpoint(Slow(tmp_path, 1), **{bound: 120_000})
-        await (await client.create(LedgerOptions())).append([bytes(70_000)]).durable
+        await (await client.create(LedgerOptions())).append([bytes(100_000)]).durable
         began = elapsed()
-        while client.bookies[0].statistics().cached_bytes > 75_000:
+        while client.bookies[0].statistics().cached_bytes > 105_000:
             await asyncio.sleep(PART_SECONDS / 10)
         assert elapsed() - began < 1.5 * PARTS * PART_SECONDS
         await client.close()
