@@ -57,6 +57,7 @@ class Work(NamedTuple):
     warm_turns: int = 2
     """Of the Java client alone, before the first that counts."""
     has_recovery: bool = True
+    is_steady_only: bool = False
 
 
 SMOKE: Final = Work(QUORUMS[-1:], PAYLOAD_BYTES[:1], turns=1, seconds=0.2, warm_turns=0)
@@ -91,6 +92,10 @@ def _figures(cluster: RealBookKeeper, java: JavaClient, work: Work) -> dict[str,
             ours: list[dict[str, float]] = []
             theirs: list[dict[str, float]] = []
             for _ in range(work.turns):
+                if work.is_steady_only:
+                    theirs.append(_java_steady(java, quorums, size, seconds))
+                    ours.append(_with_client(cluster, _our_steady, quorums, size, seconds))
+                    continue
                 before = cpu_seconds(java.pid)
                 java_adds = _java_adds(java, quorums, size, seconds)
                 used = cpu_seconds(java.pid) - before
@@ -199,7 +204,9 @@ async def _our_steady(
             due_at = begun + number / STEADY_PER_SECOND
             writer.append(payload).durable.add_done_callback(partial(done, due_at))
         sent = due
-        await asyncio.sleep(0.0005)
+        await asyncio.sleep(
+            0.001
+        )  # a timer of the loop has whole milliseconds, as Java's sleep has
     await all_done
     await writer.close()
     taken.sort()
@@ -281,6 +288,9 @@ def _main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of adds in each turn")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--recovery", action="store_true", help="of 1,000 entries, too")
+    parser.add_argument(
+        "--steady", action="store_true", help="adds at the steady rate, nothing else"
+    )
     arguments = parser.parse_args()
     ensemble, write, ack = map(int, arguments.quorums.split("/"))
     work = Work(
@@ -289,6 +299,7 @@ def _main() -> None:
         turns=arguments.turns,
         seconds=arguments.seconds,
         has_recovery=arguments.recovery,
+        is_steady_only=arguments.steady,
     )
     show(_measured(work), "")
 

@@ -130,7 +130,7 @@ public class Ledgers {
         CountDownLatch all = new CountDownLatch(count);
         long[] nanos = new long[count];
         long begun = System.nanoTime();
-        for (int i = 0; i < count; Thread.sleep(0, 500_000)) {
+        for (int i = 0; i < count; Thread.sleep(1)) {
             for (long due = (System.nanoTime() - begun) * perSecond / 1_000_000_000L; i < Math.min(due, count); i++) {
                 long at = begun + i * 1_000_000_000L / perSecond;
                 writer.appendAsync(payload).whenComplete((id, error) -> {
