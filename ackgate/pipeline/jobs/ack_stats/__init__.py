@@ -1,4 +1,4 @@
-"""The job `ack-stats`: how each subscription's ranges and holes came about, and where they lead.
+"""The job `ack-stats`: history and forecast of each subscription's ack ranges and holes.
 
 cursor_records --> history --> forecast --> tables and an HTML report
 (one cursor)       (bounded)   (bounded)

@@ -1,6 +1,6 @@
-"""The charts of one subscription: ranges against the limit, holes, bytes, the gate, and holes of today.
+"""The charts of one subscription: ranges and limit, holes, bytes, the gate, and present holes.
 
-Pure. A chart's data sets hold what it shows; see `ackgate.pipeline.report.charts`.
+Pure. Each chart carries its data; see `ackgate.pipeline.report.charts`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from ackgate.pipeline.report.charts import Spec
 
 SHADES: Final = (0.01, 0.05, 0.2, 0.5, 1.0)
-"""Of the heat map: up to what share of a cell's entries is in holes. A few entries matter most."""
+"""Upper bounds of the heat map's shades: share of a cell's entries in holes. Finest near 0."""
 
 LIMIT_DRAWN_UP_TO: Final = 4
-"""A limit that is more times as high as everything else would flatten it."""
+"""The limit is drawn up to this many times the highest value; above, it would flatten the chart."""
 
 IN_MEMORY: Final = "in memory"
 PERSISTED: Final = "persisted"
@@ -65,7 +65,7 @@ OTHERS: Final = "others"
 
 
 def history_charts(stats: SubscriptionFigures, gate: GateHistory) -> list[Spec]:
-    """What the history shows: nothing where there is none."""
+    """Return the charts of history and gate; without history and pauses, an empty list."""
     specs = []
     if stats.has_history:
         specs.append(range_chart(stats, gate))
@@ -78,7 +78,7 @@ def history_charts(stats: SubscriptionFigures, gate: GateHistory) -> list[Spec]:
 
 
 def range_chart(stats: SubscriptionFigures, gate: GateHistory) -> Spec:
-    """Ranges over time, the limit, the forecast and its band, and when the gate was shut."""
+    """Return the chart of ranges over time with limit, forecast band and gate pauses."""
     counts = [point.ranges_in_memory_max for point in stats.history]
     highest = max([*counts, *(point.high for point in stats.curve), 1])
     is_limit_drawn = stats.range_limit <= LIMIT_DRAWN_UP_TO * highest
@@ -144,7 +144,7 @@ def _range_subtitle(
 
 
 def _limit_rows(stats: SubscriptionFigures, until_ms: int) -> list[dict[str, Any]]:
-    """Two rows for each step of the limit."""
+    """Return two rows, beginning and end, for each step of the limit."""
     ends = [step.from_ms for step in stats.limits[1:]] + [until_ms]
     return [
         {"at_ms": max(at_ms, stats.from_ms), "ranges": step.limit, "series": LIMIT}
@@ -154,7 +154,7 @@ def _limit_rows(stats: SubscriptionFigures, until_ms: int) -> list[dict[str, Any
 
 
 def _readable_top(stats: SubscriptionFigures, seen: float, highest: float) -> float:
-    """Where the axis ends: the upper edge of the band may run far above all that matters."""
+    """Return the top of the axis, below the band's upper edge if that would flatten the counts."""
     matters = max(seen, 1.0)
     if stats.range_limit <= LIMIT_DRAWN_UP_TO * highest:
         matters = max(matters, stats.range_limit * 1.15)
@@ -162,7 +162,7 @@ def _readable_top(stats: SubscriptionFigures, seen: float, highest: float) -> fl
 
 
 def hole_map(stats: SubscriptionFigures) -> Spec:
-    """Where the unacked entries between acked ones were, and when; with the mark-delete."""
+    """Return a heat map of unacked entries in holes by time and position, with the mark-delete."""
     points = stats.history
     ends = [point.from_ms for point in points[1:]] + [stats.until_ms]
     cells = []
@@ -190,7 +190,7 @@ def hole_map(stats: SubscriptionFigures) -> Spec:
     ]
     step = max(1, -(-len(stats.places) // 6))
     labels = {place: _position(stats, place) for place in range(0, len(stats.places), step)}
-    # Numbers only: no name from outside gets into an expression.
+    # Labels consist of numbers only, so no name from outside gets into the expression.
     words = ",".join(f"'{place}':'{label}'" for place, label in labels.items())
     axis = {"values": list(labels), "labelExpr": f"({{{words}}})[datum.value]", "grid": False}
     shade_scale = {
@@ -233,14 +233,14 @@ def _position(stats: SubscriptionFigures, place: int) -> str:
 
 
 def _shade(unacked: Sequence[int], place: int, entries: int) -> int | None:
-    """None: no hole here, or not known."""
+    """Return the index in `SHADES` of a cell; None if it has no hole or the state is unknown."""
     if not unacked or not unacked[place]:
         return None
     return bisect_left(SHADES[:-1], unacked[place] / entries)
 
 
 def hole_chart(stats: SubscriptionFigures) -> Spec:
-    """How many holes there were, and how long the oldest had been one."""
+    """Return the chart of the number of holes and the age of the oldest hole over time."""
     known = [point for point in stats.history if point.holes is not None]
     ages = {
         point.until_ms: max(point.until_ms - point.oldest_hole_since_ms, 0)
@@ -279,7 +279,7 @@ def hole_chart(stats: SubscriptionFigures) -> Spec:
 
 
 def bytes_chart(stats: SubscriptionFigures) -> Spec:
-    """What was written, and which writes left something out or went to the metadata node."""
+    """Return the chart of bytes written per time bin. Colours: cut and metadata-node records."""
     rows = [
         {
             "from_ms": calendar_ms(point.from_ms),
@@ -312,7 +312,7 @@ def bytes_chart(stats: SubscriptionFigures) -> Spec:
 
 
 def gate_chart(stats: SubscriptionFigures, gate: GateHistory) -> Spec:
-    """When the gate was shut, a line for each reason, to the millisecond."""
+    """Return the chart of the gate's pauses, one row per reason, exact to the millisecond."""
     rows = [_shut_row(one, reason) for one in gate.intervals for reason in _reasons(one)]
     title = "More ranges than the limit (guessed)" if gate.is_guessed else "Gate shut, by reason"
     reasons = sorted({row["reason"] for row in rows})
@@ -351,7 +351,7 @@ def _reasons(one: GateInterval) -> list[str]:
 
 
 def age_chart(holes: Sequence[OpenHole]) -> Spec:
-    """Each present hole: its place, its age, and by colour the consumer that got it last."""
+    """Return a bar chart of hole ages by position, coloured by the consumer that got it last."""
     unit, unit_ms = largest_unit(max((hole.age_ms for hole in holes), default=0))
     names = [who for who, _ in Counter(hole.consumer for hole in holes).most_common()]
     if len(names) > len(PALETTE):

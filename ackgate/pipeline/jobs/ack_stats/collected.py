@@ -1,4 +1,4 @@
-"""What the driver collects for page and summary: bounded, and of chosen subscriptions only.
+"""Collects rows to the driver for page and summary: few, and only of the chosen subscriptions.
 
 Edge to Spark.
 """
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.job import DataFrame
 
 INTERVALS_MAX: Final = 300
-"""Gate intervals of one subscription that are drawn: the newest."""
+"""Most gate intervals drawn for one subscription; the newest are kept."""
 
 LEAVERS_MAX: Final = 8
-"""Consumers and keys of one subscription on the page: by holes, and as many by age."""
+"""Consumers, and keys, listed for one subscription: this many by holes and as many by age."""
 
 HOLES_MAX: Final = 120
-"""Holes of one subscription that are drawn: the oldest."""
+"""Most holes drawn for one subscription; the oldest are kept."""
 
 
 def gate_histories(intervals: DataFrame, chosen: DataFrame) -> dict[tuple[str, str], GateHistory]:
-    """Histories of the gate, by topic and subscription."""
+    """Collect the gate history of each chosen subscription, by topic and subscription."""
     rows = _by_subscription(
         journal_frames.newest_intervals(intervals, chosen, INTERVALS_MAX).orderBy("from_ms")
     )
@@ -48,7 +48,10 @@ def gate_histories(intervals: DataFrame, chosen: DataFrame) -> dict[tuple[str, s
 def hole_leavers(
     holes: Mapping[str, DataFrame], chosen: DataFrame
 ) -> dict[tuple[str, str], HoleLeavers]:
-    """By topic and subscription. `holes`: holes, hole_consumers and hole_keys."""
+    """Collect who left the holes of each chosen subscription, by topic and subscription.
+
+    `holes` has the frames `holes`, `hole_consumers` and `hole_keys`.
+    """
     consumers, keys = (
         _by_subscription(hole_frames.top_leavers(holes[name], chosen, LEAVERS_MAX))
         for name in ("hole_consumers", "hole_keys")
@@ -67,7 +70,7 @@ def hole_leavers(
 
 
 def journal_begins(journal: DataFrame, chosen: DataFrame) -> dict[str, int]:
-    """By topic: since when it has a journal."""
+    """Collect for each topic the time, in ms, of its oldest journal event."""
     of_chosen = journal_frames.journal_spans(journal).join(
         chosen.select("topic").distinct(), "topic", "left_semi"
     )
@@ -75,7 +78,7 @@ def journal_begins(journal: DataFrame, chosen: DataFrame) -> dict[str, int]:
 
 
 def leaver_table(leavers: DataFrame, count: int) -> SummaryTable:
-    """The subscriptions with the most holes. `leavers`: hole_consumers or hole_keys."""
+    """Return the top `count` rows of `hole_consumers` or `hole_keys`, by holes, descending."""
     kind = "consumer" if "consumer" in leavers.columns else "key"
     top = leavers.orderBy("holes", "entries", ascending=False).limit(count).collect()
     rows = [

@@ -1,15 +1,15 @@
 r"""When will the range count reach the limit, and what limit would have sufficed?
 
-Pure and without chance: the same records give the same answer. The default horizon of a forecast
-is the length of the history. If the count does not reach the limit within it, there is no time; it may
-still reach it later. `BackTest` measures how good such forecasts are on this very series: it makes them
-at earlier points, and compares them with what followed.
+Pure and deterministic: the same records give the same answer. By default, a forecast looks as far
+ahead as the history is long. If the count does not reach the limit within that horizon, the
+forecast has no time; the count may still reach the limit later. `BackTest` measures the quality: it
+forecasts the same series from earlier points, and compares the forecasts with what followed.
 
-A `Trend` continues a series as before, on a grid of equal steps. The line is Theil and Sen's: its slope
-is the median of the slopes between all pairs of points, so that single bursts do not turn it. The share
-of the past that counts (the last eighth, quarter, half, all of it), and the choice between growth and a
-level, are those that would have forecast this very series best. The band around it is the error of
-forecasts made at earlier points, lead for lead::
+A `Trend` extends a series, resampled to equal steps, by a straight line. The line is a Theil-Sen
+line: its slope is the median of the slopes between all pairs of points, so single bursts do not
+turn it. The trend uses the part of the past (last eighth, quarter, half, or all) and the kind of
+line (sloped or level) that would have forecast this series best. The band around the line shows the
+errors, for each lead, of forecasts from earlier points::
 
     ranges                       . - '  high
        |          __/\__ . - ' _ _ _ _  expected
@@ -34,60 +34,63 @@ POINTS_MIN: Final = 8
 """With fewer points there is no forecast."""
 
 LINE_POINTS_MIN: Final = POINTS_MIN // 2
-"""The fewest that a line is laid through."""
+"""Fewest points that a line is fitted to."""
 
 WINDOW_SHARES: Final = (8, 4, 2, 1)
-"""Divisors of the number of points: what part of the past a line is laid through."""
+"""Divisors of the number of points: a line is fitted to the last 1/8, 1/4, 1/2 or all of them."""
 
 LOW_QUANTILE: Final = 0.05
 HIGH_QUANTILE: Final = 0.95
 
 GRID_POINTS: Final = 64
-"""Points that a series is laid on: enough for its shape, few enough for all pairs."""
+"""Most points of a resampled series: enough for its shape, few enough for all pairs."""
 
 CURVE_POINTS: Final = 65
+"""Points of a forecast curve, its beginning and its end included."""
 
 ORIGINS: Final = 8
-"""Earlier points that a back test foretells from."""
+"""Most earlier points from which a back test forecasts."""
 
 TOLERANCE: Final = 1e-9
-"""Relative; sums of the same numbers in another order differ by this much."""
+"""Relative tolerance: the rounding error of a sum depends on the order of its terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A line from the last point on, in steps of the grid, with a band."""
+    """A line from the last point on, with an error band. Leads are in steps of the grid."""
 
     level: float
-    """At the last point."""
+    """Value of the line at the last point."""
     slope: float
-    """Per step."""
+    """Change per step."""
     leads: NDArray[np.float64]
-    """Steps ahead that errors are known for, ascending from 0."""
+    """Steps ahead at which the errors are known, ascending from 0."""
     errors_low: NDArray[np.float64]
     errors_high: NDArray[np.float64]
+    """`errors_low` and `errors_high`: 5 % and 95 % quantiles of the errors at each of `leads`."""
 
     def expected(self, leads: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The line, never below 0."""
+        """Return the line's value at each lead, at least 0."""
         return np.maximum(self.level + self.slope * leads, 0.0)
 
     def low(self, leads: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The band's lower edge, for each lead."""
+        """Return the band's lower edge at each lead, at least 0."""
         errors = _beyond(leads, self.leads, self.errors_low)
         return np.maximum(self.level + self.slope * leads + errors, 0.0)
 
     def high(self, leads: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The band's upper edge, for each lead."""
+        """Return the band's upper edge at each lead, at least 0."""
         errors = _beyond(leads, self.leads, self.errors_high)
         return np.maximum(self.level + self.slope * leads + errors, 0.0)
 
 
 class _Rule(NamedTuple):
-    """How a line is laid."""
+    """How `_line` fits a line to a series."""
 
     share: int
-    """Divisor of the number of points: what part of the past counts."""
+    """Divisor of the number of points: the line is fitted to the last 1/`share` of them."""
     has_slope: bool
+    """False: a level line at the median."""
 
 
 _RULES: Final = tuple(
@@ -96,7 +99,10 @@ _RULES: Final = tuple(
 
 
 def trend_of(values: NDArray[np.float64]) -> Trend:
-    """`values`: at least `POINTS_MIN`. O(points^2) per window and point: meant for short grids."""
+    """Fit the trend whose forecasts from earlier points had the smallest mean absolute errors.
+
+    Requires at least `POINTS_MIN` values. Each line takes O(points^2), so the series must be short.
+    """
     count = len(values)
     first_origin = max(LINE_POINTS_MIN, count // 4) - 1
     leads = _leads(count - 1 - first_origin)
@@ -121,7 +127,7 @@ def trend_of(values: NDArray[np.float64]) -> Trend:
 
 
 def _leads(lead_max: int) -> list[int]:
-    """1, 2, 4 ... as long as a few forecasts can be checked at each; at least one."""
+    """Return the leads 1, 2, 4 and so on up to 3/4 of `lead_max`; at least the first."""
     leads = [1]
     while leads[-1] * 2 <= lead_max * 3 // 4:
         leads.append(leads[-1] * 2)
@@ -131,7 +137,7 @@ def _leads(lead_max: int) -> list[int]:
 def _errors(
     values: NDArray[np.float64], rule: _Rule, first_origin: int, leads: list[int]
 ) -> list[NDArray[np.float64]]:
-    """For each lead: what came minus what was predicted, from each earlier point."""
+    """Return for each lead the errors (actual minus forecast) of forecasts from earlier points."""
     lines = np.array(
         [_line(values[: origin + 1], rule) for origin in range(first_origin, len(values) - 1)]
     ).reshape(-1, 2)
@@ -144,7 +150,7 @@ def _errors(
 
 
 def _line(values: NDArray[np.float64], rule: _Rule) -> tuple[float, float]:
-    """Level at the last point and slope per step of the line through the last part."""
+    """Fit a line to the last part of a series; return its last value and its slope per step."""
     window = values[-max(LINE_POINTS_MIN, len(values) // rule.share) :]
     if not rule.has_slope:
         return float(np.median(window)), 0.0
@@ -157,13 +163,13 @@ def _line(values: NDArray[np.float64], rule: _Rule) -> tuple[float, float]:
 def _beyond(
     leads: NDArray[np.float64], known: NDArray[np.float64], errors: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Errors at any lead: between those known on a line, beyond the last in proportion to the lead."""
+    """Interpolate the errors; beyond the last known lead, scale the last error with the lead."""
     return np.interp(leads, known, errors) * np.maximum(leads / known[-1], 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A forecast of range counts: the expected line and its band."""
+    """A forecast of range counts: the expected count and its band at each time."""
 
     times_ms: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -173,7 +179,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """When the limit is reached; None: not within the horizon."""
+    """When upper edge, line and lower edge reach the limit; None: not within the horizon."""
 
     earliest_ms: int | None
     expected_ms: int | None
@@ -182,37 +188,37 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class BackTest:
-    """How forecasts from earlier points did."""
+    """The accuracy of forecasts made from earlier points of the same series."""
 
     counts_tested: int
-    """Range counts foretold."""
+    """Number of range counts that were forecast."""
     counts_in_band: int
     error_median: float
-    """Between what was expected and what came, in ranges."""
+    """Median absolute difference between expected and actual count, in ranges."""
     crossings_tested: int
-    """New peaks of the count, each taken as a limit whose time was to be foretold."""
+    """New peaks of the count, each taken as a limit; the time of reaching it was forecast."""
     crossings_in_band: int
 
     @property
     def coverage(self) -> float:
-        """Share of the counts that came to lie in the band."""
+        """Share of the actual counts that lie within the band, 0 to 1."""
         return self.counts_in_band / self.counts_tested
 
 
 @dataclass(frozen=True, slots=True)
 class SufficientLimit:
-    """The lowest limit that the count would not have gone over in the time watched."""
+    """The lowest limit that the range count would not have exceeded during the history."""
 
     low: int
     expected: int
     high: int
     is_bound: bool
-    """Only the low one is known: the limit held the count down before there was a trend."""
+    """True: a lower bound only, since the count reached the limit before there was a trend."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeForecast:
-    """The forecast of one subscription."""
+    """The forecast of one subscription's range count."""
 
     now_ms: int
     horizon_ms: int
@@ -220,7 +226,7 @@ class RangeForecast:
     crossing: Crossing
     curve: Curve
     back_test: BackTest | None
-    """None: too short a series."""
+    """None: the series is too short."""
 
 
 def forecast(
@@ -230,7 +236,10 @@ def forecast(
     limit: int,
     horizon_ms: int | None = None,
 ) -> RangeForecast | None:
-    """`times_ms`: ascending. None when too little is known for a trend."""
+    """Forecast the range count and the time at which it reaches `limit`.
+
+    `times_ms` must ascend. None when fewer than `POINTS_MIN` times differ.
+    """
     grid = _Grid.of(times_ms, ranges)
     if grid is None:
         return None
@@ -259,12 +268,13 @@ def forecast(
 def sufficient_limit(
     times_ms: NDArray[np.int64], ranges: NDArray[np.int64], *, limit: int | NDArray[np.int64]
 ) -> SufficientLimit:
-    """The highest count seen: the gate shuts above a limit, not at it. At least one point.
+    """Estimate the lowest limit that the count would not have exceeded. Requires one point or more.
 
-    `limit`: one for all times, or one for each. Where it was reached the count was (or may have been)
-    held down from there on; then it is foretold from what came before, up to the last time. Further
-    ahead than half of what came before, where no back test reaches, nothing but the highest count seen
-    bounds it from below.
+    `limit` is one limit for all times, or one for each. If the count never reached it, the answer
+    is the highest count seen, since the gate shuts above a limit, not at it. If it did, the limit
+    may have held the count down from then on: the answer is the peak of a forecast from the points
+    before, up to the last time. No back test covers a forecast longer than half of the time before
+    it; its lower bound is then only the highest count seen.
     """
     seen = int(ranges.max())
     at_limit = np.flatnonzero(ranges >= limit)
@@ -284,7 +294,7 @@ def sufficient_limit(
 
 
 def back_test(values: NDArray[np.float64]) -> BackTest | None:
-    """Forecast from earlier points, without what came later. None: too few points."""
+    """Forecast from earlier points and compare with what followed. None: too few points."""
     first = max(POINTS_MIN + 1, len(values) // 2)
     if first >= len(values):
         return None
@@ -307,7 +317,7 @@ def back_test(values: NDArray[np.float64]) -> BackTest | None:
 
 
 def _is_within(crossing: tuple[float | None, float | None, float | None], lead: int) -> bool:
-    """Whether the forecast had the limit reached at `lead`, to within a step."""
+    """Whether `lead` lies between the earliest and the latest crossing, give or take one step."""
     earliest, _, latest = crossing
     if earliest is None:
         return False
@@ -317,7 +327,7 @@ def _is_within(crossing: tuple[float | None, float | None, float | None], lead: 
 def _crossing(
     trend: Trend, leads: NDArray[np.float64], limit: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Leads at which high, expected and low get to the limit."""
+    """Return the leads at which upper edge, line and lower edge reach the limit; None: never."""
     return (
         _first_at(leads, trend.high(leads), limit),
         _first_at(leads, trend.expected(leads), limit),
@@ -328,7 +338,7 @@ def _crossing(
 def _first_at(
     leads: NDArray[np.float64], counts: NDArray[np.float64], limit: float
 ) -> float | None:
-    """The first lead at which a curve of straight pieces is at the limit."""
+    """Return the first lead at which a piecewise linear curve reaches the limit; None: never."""
     reached = np.flatnonzero(counts >= limit * (1 - TOLERANCE))
     if not len(reached):
         return None
@@ -342,14 +352,14 @@ def _first_at(
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A series at equal steps: between two records the count is taken to go straight."""
+    """A series resampled at equal steps, by linear interpolation between records."""
 
     values: NDArray[np.float64]
     step_ms: float
 
     @classmethod
     def of(cls, times_ms: NDArray[np.int64], ranges: NDArray[np.int64]) -> _Grid | None:
-        """None: too few records at different times."""
+        """Resample a series. None when fewer than `POINTS_MIN` times differ."""
         is_last = np.append(np.diff(times_ms) > 0, [True])[: len(times_ms)]
         times, counts = times_ms[is_last], ranges[is_last]
         if len(times) < POINTS_MIN:
@@ -359,5 +369,5 @@ class _Grid:
         return cls(values, float(points[1]))
 
     def at(self, now_ms: int, lead: float | None) -> int | None:
-        """The time that so many steps from now are."""
+        """Return the time, in ms, at `lead` steps after `now_ms`; None for None."""
         return None if lead is None else now_ms + round(lead * self.step_ms)

@@ -1,7 +1,7 @@
-"""From tables to results: functions from DataFrames to DataFrames.
+"""Computes the results of ack-stats: functions from DataFrames to DataFrames.
 
-Edge to Spark. One task holds the records of one cursor at a time: as many as cursor ledgers still hold,
-which `managedLedgerCursorMaxEntriesPerLedger` bounds.
+Edge to Spark. A task holds all records of one cursor in memory. Their number is bounded, because
+`managedLedgerCursorMaxEntriesPerLedger` limits the entries of a cursor ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECORD_COLUMNS: Final = (
     *("range_count", "ranges_in_memory", "entries_dropped", "partly_acked_count"),
     *("record_bytes", "acked"),
 )
-"""The columns of table `cursor_records` that are read."""
+"""The columns that the job reads of table `cursor_records`."""
 
 _NESTED: Final = ("places", "history", "curve", "limits", "over_limit", "open_holes")
 _PLACE_COLUMN: Final = "hole_entries_by_place"
@@ -42,10 +42,11 @@ def subscription_stats(
     rule: LimitRule,
     horizon_ms: int | None = None,
 ) -> DataFrame:
-    """One row for each subscription, columns as `SubscriptionFigures`, history and the like nested.
+    """Return one row per subscription, with the fields of `SubscriptionFigures` as columns.
 
-    `limit_steps` and `journal_writes` are the journal's, see `journal_frames`. Of a write that has left
-    a record the record counts.
+    History, forecast curve and the like are nested. `limit_steps` and `journal_writes` come from
+    `journal_frames`. A write that is in both the journal and the records counts once, as the
+    record.
     """
 
     def of_cursor(key: Any, records: Any) -> Any:  # noqa: ANN401 - Arrow has no types here
@@ -67,7 +68,7 @@ def subscription_stats(
 
 
 def _each_write_once(rows: list[CursorRecordRow]) -> list[CursorRecordRow]:
-    """All records of a cursor, and the journal's writes whose records are gone; nothing without a record."""
+    """Drop the journal's writes that have a record, or all rows if the cursor has no record."""
     recorded = {(row.owner_epoch, row.version) for row in rows if not row.is_from_journal}
     return [
         row
@@ -77,19 +78,19 @@ def _each_write_once(rows: list[CursorRecordRow]) -> list[CursorRecordRow]:
 
 
 def subscriptions(stats: DataFrame) -> DataFrame:
-    """The figures of each subscription, flat."""
+    """Return the figures of each subscription, without the nested columns."""
     return stats.select(*flat_columns())
 
 
 def history(stats: DataFrame) -> DataFrame:
-    """One row for each subscription and stretch of time, columns as `HistoryPoint`, flat."""
+    """Return one row per subscription and time bin, with the flat fields of `HistoryPoint`."""
     points = stats.selectExpr("topic", "subscription", "explode(history) AS point")
     names = [field.name for field in fields(HistoryPoint) if field.name != _PLACE_COLUMN]
     return points.selectExpr("topic", "subscription", *(f"point.{name}" for name in names))
 
 
 def hole_map(stats: DataFrame) -> DataFrame:
-    """One row for each cell of time and position that has unacked entries in holes."""
+    """Return one row per cell of time and position that has unacked entries in holes."""
     points = stats.selectExpr(
         "topic", "subscription", "places", "place_entries", "explode(history) AS point"
     )
@@ -115,18 +116,18 @@ def hole_map(stats: DataFrame) -> DataFrame:
 
 
 def forecasts(stats: DataFrame) -> DataFrame:
-    """One row for each subscription and time to come: the range count expected, and its band."""
+    """Return one row per subscription and future time: the expected range count and its band."""
     points = stats.selectExpr("topic", "subscription", "explode(curve) AS point")
     return points.select("topic", "subscription", "point.*")
 
 
 def totals(stats: DataFrame) -> DataFrame:
-    """One row about all subscriptions."""
+    """Return one row with the totals of all subscriptions."""
     return stats.selectExpr(
         "count(*) AS subscriptions",
         "coalesce(sum(records), 0) AS records",
         "coalesce(sum(record_bytes), 0) AS record_bytes",
-        # Null where nobody knows, which is not 0.
+        # Null if the number is unknown for every subscription, which is not 0.
         "if(count(*) = 0, 0L, sum(records_cut)) AS records_cut",
         "count_if(NOT has_history) AS subscriptions_without_history",
         "coalesce(sum(records_unlinked), 0) AS records_unlinked",
@@ -138,7 +139,7 @@ def totals(stats: DataFrame) -> DataFrame:
 
 
 def most_urgent(stats: DataFrame, count: int) -> DataFrame:
-    """The most urgent subscriptions: those that reach their limit soonest."""
+    """Return the `count` subscriptions that reach their limit soonest, or are closest to it."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     at_ms = f.coalesce("at_limit_expected_ms", "at_limit_earliest_ms")
@@ -148,7 +149,7 @@ def most_urgent(stats: DataFrame, count: int) -> DataFrame:
 
 
 def named(stats: DataFrame, chosen: Sequence[SubscriptionFigures]) -> DataFrame:
-    """Topic and subscription of a few."""
+    """Return topic and subscription of the chosen ones, as a frame to join with."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     names = [(one.topic, one.subscription) for one in chosen]
@@ -157,12 +158,12 @@ def named(stats: DataFrame, chosen: Sequence[SubscriptionFigures]) -> DataFrame:
 
 
 def flat_columns() -> list[str]:
-    """The fields of `SubscriptionFigures` that every format can hold."""
+    """Return the names of the fields of `SubscriptionFigures` that are not nested."""
     return [field.name for field in fields(SubscriptionFigures) if field.name not in _NESTED]
 
 
 def _rows(records: Any) -> Iterator[CursorRecordRow]:  # noqa: ANN401
-    """Arrow's rows as values, a batch at a time."""
+    """Yield the rows of an Arrow table, converted batch by batch."""
     from pyroaring import BitMap  # noqa: PLC0415
 
     for batch in records.to_batches(max_chunksize=1024):

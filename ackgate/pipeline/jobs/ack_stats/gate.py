@@ -1,7 +1,7 @@
-"""When a gate was shut: out of the delivery journal, or guessed from cursor records.
+"""When a gate was shut, by the delivery journal or guessed from cursor records.
 
-Pure. Records are written at moments; that the gate was shut is guessed from the first record with
-more ranges than the limit to the next one with no more:
+Pure. Records show the range count at single moments. The guess: the gate was shut from the first
+record with more ranges than the limit until the next record at or below the limit:
 
     ranges    5    9   12   14   11    8        limit 10
     guessed            |--------------|
@@ -18,40 +18,41 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GUESSES_MAX: Final = 300
-"""Most guesses for one subscription: the newest ones."""
+"""Most guesses for one subscription; the newest are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateInterval:
-    """From one event of the gate to the next."""
+    """A time during which the gate of a subscription was shut."""
 
     topic: str
     subscription: str
     from_ms: int
     until_ms: int
     is_open_ended: bool
-    """It was still shut at the owner's last event."""
+    """The gate was still shut at the owner's last event, or at the last record."""
     reasons: str | None
-    """Joined by commas; None: it is a guess."""
+    """The gate's pause reasons, joined by commas; None: the interval is a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverLimit:
-    """From a record with more ranges than the limit to the next one with no more."""
+    """The time from a record above the range limit to the next record at or below it."""
 
     from_ms: int
     until_ms: int
     is_open_ended: bool
-    """No such record follows."""
+    """No record at or below the limit follows; `until_ms` is the time of the last record."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateHistory:
-    """All that is known about one gate."""
+    """The pauses of one subscription's gate."""
 
     intervals: tuple[GateInterval, ...] = ()
-    """By time: the newest ones, if there are too many."""
+    """In order of time; only the newest if there are too many."""
     count: int = 0
+    """Number of all pauses, including those that `intervals` leaves out."""
     total_ms: int = 0
     """Total length of all pauses, in ms."""
     is_guessed: bool = False
@@ -61,7 +62,7 @@ class GateHistory:
 def over_limit(
     times_ms: NDArray[np.int64], ranges: NDArray[np.int64], limits: NDArray[np.int64]
 ) -> list[OverLimit]:
-    """`times_ms`: ascending, at least one."""
+    """Return the times above the limit, the newest `GUESSES_MAX`. `times_ms` ascends, not empty."""
     is_over = np.concatenate(([False], ranges > limits, [False]))
     edges = np.flatnonzero(is_over[1:] != is_over[:-1]).reshape(-1, 2)[-GUESSES_MAX:]
     last = len(times_ms) - 1

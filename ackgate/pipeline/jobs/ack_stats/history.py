@@ -1,20 +1,20 @@
-"""The history of one cursor, in at most so many bins of time, whatever the number of its records.
+"""The history of one cursor in a bounded number of time bins, however many records it has.
 
-Pure. Ranges, bytes and drops are in every record; holes and acked entries are computed from the fold,
-once for each bin with a record:
+Pure. Ranges, bytes and drops are in every record. Holes and acked entries are computed from the
+folded state, once at the end of each bin that has a record:
 
     records   s d d d s d d        d d d s          d d
     bins     |-------|-------|-------|-------|-------|
                    ^       ^               ^       ^       state sampled
 
-A hole is a maximal run of unacked entries, above the mark-delete, that an acked one of the same ledger
-follows. Holes are written half-open, one array each of ledgers, starts and stops, in ascending order::
+A hole is a maximal run of unacked entries after the mark-delete, followed by an acked entry of the
+same ledger. Holes are half-open, in ascending order, in three arrays: ledgers, starts and stops::
 
     ledger 7, mark-delete 7:2     # # # . . # # . #            holes [3, 5) and [7, 8)
     ledger 8                      . . # # . . . (last entry)   hole  [0, 2)
 
-Unacked entries after a ledger's last acked one are backlog and no hole: records do not say where a
-ledger ends.
+Unacked entries after a ledger's last acked entry are backlog, not a hole: records do not contain
+the length of a ledger.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 class HighWater:
-    """The last acked entries of each ledger, and when they were first seen."""
+    """Tracks the highest acked entry of each ledger over time, to date holes."""
 
     __slots__ = ("_by_ledger",)
 
     def __init__(self) -> None:
         self._by_ledger: dict[int, tuple[list[int], list[int]]] = {}
-        """Ledger id -> entries, ascending, and the time of each."""
+        """Ledger id -> its highest acked entries, ascending, and when each was first seen."""
 
     def see(self, row: CursorRecordRow, at_ms: int) -> None:
-        """The next record that was applied. Amortised O(ledgers in it)."""
+        """Note the next record, written at `at_ms`. Amortised O(ledgers in the record)."""
         if row.base_version is None:
             self._set_back(row)
         for ledger_id, bitmap in row.acked.items():
@@ -61,7 +61,7 @@ class HighWater:
             del self._by_ledger[ledger_id]
 
     def since(self, holes: Holes) -> NDArray[np.int64]:
-        """Since when each hole of the state is one."""
+        """Return for each hole the time, in ms, at which an entry after it was first seen acked."""
         since_ms = np.empty(holes.count, np.int64)
         ledger_ids, firsts, counts = np.unique(
             holes.ledger_ids, return_index=True, return_counts=True
@@ -87,7 +87,7 @@ class HighWater:
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """All holes of a state."""
+    """All holes of an ack state, as parallel arrays; hole i is [starts[i], stops[i])."""
 
     ledger_ids: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -102,12 +102,12 @@ class Holes:
         return int(np.sum(self.stops - self.starts))
 
     def position(self, number: int) -> Position:
-        """The first position of a hole."""
+        """Return the first position of hole `number`."""
         return Position(int(self.ledger_ids[number]), int(self.starts[number]))
 
 
 def holes_of(mark_delete: Position, acked: Mapping[int, BitMap]) -> Holes:
-    """`acked`: entries above the mark-delete, by ledger. O(ranges)."""
+    """Return the holes. `acked`: entries acked above the mark-delete, by ledger. O(ranges)."""
     ledger_ids, starts, stops = [], [], []
     for ledger_id in sorted(acked):
         first = mark_delete.entry_id + 1 if ledger_id == mark_delete.ledger_id else 0
@@ -139,12 +139,13 @@ class PositionAxis:
     offsets: NDArray[np.int64]
     """Coordinate of each ledger's first entry."""
     entry_count: int
+    """Length of the axis, in entries."""
     bin_entries: int
-    """Entries of a bin."""
+    """Width of a bin, in entries."""
 
     @classmethod
     def over(cls, extents: Mapping[int, tuple[int, int]], bins_max: int) -> PositionAxis:
-        """`extents`: ledger id -> first entry and end (exclusive)."""
+        """Build an axis of at most `bins_max` bins. `extents`: ledger id -> first entry and end."""
         ledger_ids = sorted(ledger_id for ledger_id, (a, b) in extents.items() if a < b)
         firsts = np.array([extents[ledger_id][0] for ledger_id in ledger_ids], np.int64)
         ends = np.array([extents[ledger_id][1] for ledger_id in ledger_ids], np.int64)
@@ -156,17 +157,20 @@ class PositionAxis:
 
     @property
     def bin_count(self) -> int:
-        """Bins, the last one perhaps not full."""
+        """Number of bins. The last one may be narrower."""
         return -(-self.entry_count // self.bin_entries)
 
     def place(self, bin_number: int) -> tuple[int, int]:
-        """Ledger and entry that a bin begins with."""
+        """Return the ledger id and entry id at which a bin begins."""
         coordinate = bin_number * self.bin_entries
         at = int(np.searchsorted(self.offsets, coordinate, side="right")) - 1
         return int(self.ledger_ids[at]), int(self.first_entries[at] + coordinate - self.offsets[at])
 
     def bin_of(self, position: Position) -> float:
-        """Where a position lies, in bins; one that is not on the axis lies at the nearest end."""
+        """Return the place of a position, in bins (fractional) from the beginning of the axis.
+
+        A position of a ledger that is not on the axis is placed where the next ledger begins.
+        """
         if not len(self.ledger_ids):
             return 0.0
         at = int(np.searchsorted(self.ledger_ids, position.ledger_id))
@@ -178,7 +182,7 @@ class PositionAxis:
         return min(coordinate, self.entry_count) / self.bin_entries
 
     def unacked_by_bin(self, holes: Holes) -> NDArray[np.int64]:
-        """How many entries of each bin lie in a hole. The axis must reach over all of them."""
+        """Count the entries of each bin that lie in holes. The axis must cover all holes."""
         if not holes.count:
             return np.zeros(self.bin_count, np.int64)
         at = np.searchsorted(self.ledger_ids, holes.ledger_ids)
@@ -196,26 +200,26 @@ class PositionAxis:
 
 @dataclass(frozen=True, slots=True)
 class StateFigures:
-    """Figures of the folded state at a bin's end."""
+    """Figures of the folded ack state at the end of a time bin."""
 
     holes: int
     hole_entries: int
     acked_entries: int
-    """Above the mark-delete."""
+    """Acked entries after the mark-delete."""
     oldest_hole: Position | None
     oldest_hole_since_ms: int | None
-    """When an entry after it was acked first, as far as records reach back."""
+    """When an entry after the oldest hole was first acked, as far as records reach back."""
     hole_entries_by_place: NDArray[np.int64]
-    """By bin of the history's `PositionAxis`."""
+    """Unacked entries in holes, for each bin of the history's `PositionAxis`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryBin:
-    """What was written in one stretch of time. There is none where nothing was."""
+    """The records written in one time bin. Bins without a record are left out."""
 
     from_ms: int
     until_ms: int
-    """Half-open."""
+    """End of the bin, exclusive."""
     owner_epoch: int
     version: int
     mark_delete: Position
@@ -224,21 +228,21 @@ class HistoryBin:
     node_records: int
     record_bytes: int
     records_cut: int
-    """Records that a limit had left something out of."""
+    """Records from which a limit left something out."""
     range_count: int
-    """Persisted, by the last record."""
+    """Ranges persisted with the last record."""
     ranges_in_memory: int
     ranges_in_memory_max: int
     entries_dropped_max: int
     partly_acked: int
     """Partly acked entries in the last record."""
     state: StateFigures | None
-    """None: a record before it is gone, and no snapshot has come since."""
+    """None: unknown, since an earlier record is missing or the last one is only in the journal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenHoles:
-    """Holes, and when an entry after each was acked first, as far as records reach back."""
+    """Holes with the time an entry after each was first acked, as far as records reach back."""
 
     holes: Holes
     since_ms: NDArray[np.int64]
@@ -246,26 +250,29 @@ class OpenHoles:
 
 @dataclass(frozen=True, slots=True)
 class CursorHistory:
-    """The history of one cursor."""
+    """The time bins of one cursor's records, and the axis for their positions."""
 
     bins: tuple[HistoryBin, ...]
     axis: PositionAxis
     records: int
     records_unlinked: int
-    """Deltas whose base is gone."""
+    """Deltas whose base record is missing."""
     open_holes: OpenHoles | None = None
-    """Holes of the newest state. None: it is unknown."""
+    """Holes of the newest state; None if that state is unknown."""
 
 
 def cursor_history(
     rows: Sequence[CursorRecordRow], *, time_bins_max: int = 240, place_bins_max: int = 96
 ) -> CursorHistory:
-    """Rows of one cursor in any order. O(records + state x time bins)."""
+    """Fold the rows of one cursor, given in any order, into a history.
+
+    Takes O(records + state x time bins).
+    """
     rows = sorted(rows, key=lambda row: row.order)
     axis = PositionAxis.over(_extents(rows), place_bins_max)
     if not rows:
         return CursorHistory((), axis, 0, 0)
-    # A clock may go back; what was written later is never drawn as earlier.
+    # A clock may go back: a record's time is at least that of the record before it.
     times = np.maximum.accumulate(np.array([row.written_ms for row in rows], np.int64))
     edges = time_edges(int(times[0]), int(times[-1]) + 1, time_bins_max)
     # The first row number of each bin, and the one after the last.
@@ -287,13 +294,13 @@ def cursor_history(
 
 
 def time_edges(from_ms: int, until_ms: int, bins_max: int) -> NDArray[np.int64]:
-    """Edges of at most so many bins, each at least a millisecond wide. `from_ms` < `until_ms`."""
+    """Return the edges of at most `bins_max` bins, each 1 ms or wider. `from_ms` < `until_ms`."""
     count = min(bins_max, until_ms - from_ms)
     return from_ms + np.arange(count + 1, dtype=np.int64) * (until_ms - from_ms) // count
 
 
 def _extents(rows: Sequence[CursorRecordRow]) -> dict[int, tuple[int, int]]:
-    """For each message ledger its first entry in any record, and the end (exclusive)."""
+    """Return for each message ledger the first entry in any record and the end (exclusive)."""
     extents: dict[int, tuple[int, int]] = {}
 
     def reach(ledger_id: int, first: int, end: int) -> None:

@@ -1,7 +1,8 @@
-"""The present holes, their age, and the consumers that left them: DataFrames to DataFrames.
+"""Today's holes, their age, and the consumers that left them: from DataFrames to DataFrames.
 
-Edge to Spark. A hole is joined with the messages in it (their keys) and with the delivery journal
-(the last consumer of each), by buckets of entries, so that no hole is too long for one task::
+Edge to Spark. Each hole is joined with its messages (for their keys) and with the delivery journal
+(for the last consumer of each). The join is by buckets of entries, so that no hole is too long for
+one task::
 
     ack_state ---- holes ------- entries in holes ---- consumers, keys
                      |              |          |
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 MESSAGE_COLUMNS: Final = (
     *("topic", "ledger_id", "entry_id", "publish_time_ms", "key", "ordering_key", "deliver_at_ms"),
 )
-"""The columns of table `messages` that are read."""
+"""The columns that the job reads of table `messages`."""
 
 BUCKET_ENTRIES: Final = 128
-"""A message is compared with all holes of its bucket: half as many as this at the most."""
+"""Entries of a bucket. A message is compared with its bucket's holes: at most half this many."""
 
 BUCKETS_MAX: Final = 1 << 20
-"""Most buckets of one hole. No ledger has so many entries; a damaged state may speak of more."""
+"""Most buckets of one hole, in case a damaged ack state has impossibly high entry ids."""
 
 _SUBSCRIPTION: Final = ("topic", "subscription")
 _HOLE: Final = (*_SUBSCRIPTION, "ledger_id", "first_entry_id")
 
 
 def holes_now(ack_state: DataFrame) -> DataFrame:
-    """One row for each hole of each subscription's newest state, half-open."""
+    """Return one row per hole of each newest ack state; `end_entry_id` is exclusive."""
     rows = ack_state.where("kind IN ('mark_delete', 'range')").selectExpr(
         "topic",
         "subscription",
@@ -56,10 +57,10 @@ def holes_now(ack_state: DataFrame) -> DataFrame:
 
 
 def aged_holes(holes: DataFrame, stats: DataFrame, journal: DataFrame) -> DataFrame:
-    """Holes, each with `since_ms` (when an entry after it was acked first) and `age_ms`.
+    """Return the holes with `since_ms` (when an entry after the hole was first acked) and `age_ms`.
 
-    As far as journal and records reach back; null: neither says. Ages are up to the newest time
-    that the topic's data knows of, not up to this moment: the data may be a copy.
+    Both are null if neither journal nor records reach back that far. An age is measured up to the
+    newest time in the topic's records and journal, not up to now: the data may be a copy.
     """
     by_records = stats.selectExpr(*_SUBSCRIPTION, "inline(open_holes)").withColumnRenamed(
         "since_ms", "records_since_ms"
@@ -82,7 +83,7 @@ def aged_holes(holes: DataFrame, stats: DataFrame, journal: DataFrame) -> DataFr
 
 
 def topic_ends(stats: DataFrame, journal: DataFrame) -> DataFrame:
-    """One row for each topic: the newest time that is known of, and since when there is a journal."""
+    """Return per topic `now_ms` (newest time in records and journal) and `journal_from_ms`."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     records = stats.groupBy("topic").agg(f.max("until_ms").alias("records_until_ms"))
@@ -93,11 +94,12 @@ def topic_ends(stats: DataFrame, journal: DataFrame) -> DataFrame:
 
 
 def hole_entries(aged: DataFrame, messages: DataFrame, journal: DataFrame) -> DataFrame:
-    """One row for each entry in a hole whose message exists.
+    """Return one row per entry in a hole, if its message exists.
 
-    `consumer` is the last one that got it (without the connection's number). `cause` is "given", or why
-    there is no consumer: delayed (not due yet), waiting (the journal has no dispatch) or unknown (the
-    journal does not reach back so far, or there is none).
+    `consumer` is the last consumer that got the entry, without the connection's number. `cause` is
+    "given", or why there is no consumer: "delayed" (not due yet), "waiting" (published since the
+    journal began, but not dispatched) or "unknown" (published before the journal began, or there is
+    no journal).
     """
     last_bucket = f"(least(end_entry_id, first_entry_id + {BUCKETS_MAX * BUCKET_ENTRIES}) - 1)"
     in_buckets = aged.selectExpr(
@@ -126,7 +128,10 @@ def hole_entries(aged: DataFrame, messages: DataFrame, journal: DataFrame) -> Da
 
 
 def described_holes(aged: DataFrame, entries: DataFrame) -> DataFrame:
-    """Holes, each with consumer, cause and key of its first entry, and how many keys it has."""
+    """Return the holes with consumer, cause and key of the first entry found in each.
+
+    `redeliveries_max` is the highest redelivery count of its entries.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     firsts = entries.groupBy(*_HOLE).agg(
@@ -137,17 +142,20 @@ def described_holes(aged: DataFrame, entries: DataFrame) -> DataFrame:
 
 
 def hole_consumers(entries: DataFrame) -> DataFrame:
-    """One row for each consumer of a subscription that left holes; for each cause, if it is null."""
+    """Return one row per consumer that left holes; where it is null, one per cause."""
     return _leavers(entries, "consumer", "cause")
 
 
 def hole_keys(entries: DataFrame) -> DataFrame:
-    """One row for each key of a subscription that is in holes; null: messages without one."""
+    """Return one row per key of the entries in holes; null stands for messages without a key."""
     return _leavers(entries, "key")
 
 
 def top_leavers(leavers: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
-    """Of each subscription that is `chosen`, those with the most holes and those with the oldest."""
+    """Keep, per chosen subscription, the `count` with most holes and the `count` with the oldest.
+
+    Adds the ranks `by_holes` and `by_age`, and `leavers`, the number before the cut.
+    """
     of_chosen = leavers.join(chosen.select(*_SUBSCRIPTION), list(_SUBSCRIPTION), "left_semi")
     ranked = of_chosen.selectExpr(
         "*",
@@ -161,7 +169,7 @@ def top_leavers(leavers: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
 
 
 def oldest_holes(described: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
-    """At most so many of each subscription that is `chosen`."""
+    """Keep the `count` oldest holes of each chosen subscription."""
     of_chosen = described.join(chosen.select(*_SUBSCRIPTION), list(_SUBSCRIPTION), "left_semi")
     numbered = of_chosen.selectExpr(
         "*",
@@ -172,7 +180,7 @@ def oldest_holes(described: DataFrame, chosen: DataFrame, count: int) -> DataFra
 
 
 def _since_by_journal(holes: DataFrame, journal: DataFrame) -> DataFrame:
-    """For each hole the first ack of an entry after it in the same ledger, by the journal."""
+    """Return for each hole the journal's first ack, in ms, of a later entry in the same ledger."""
     acked_ms = (
         "min(acked_ms) OVER (PARTITION BY topic, subscription, ledger_id ORDER BY place DESC "
         "ROWS UNBOUNDED PRECEDING) AS journal_since_ms"
@@ -186,7 +194,7 @@ def _since_by_journal(holes: DataFrame, journal: DataFrame) -> DataFrame:
 
 
 def _acks(journal: DataFrame) -> DataFrame:
-    """Acks of whole entries that no later seek has undone."""
+    """Return the individual acks of whole entries since the last seek or creation."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     order = "struct(owner_epoch, sequence)"
@@ -203,7 +211,7 @@ def _acks(journal: DataFrame) -> DataFrame:
 
 
 def _last_dispatches(journal: DataFrame) -> DataFrame:
-    """One row for each entry that was dispatched to a subscription."""
+    """Return one row per dispatched entry and subscription, with its last dispatch."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     last = "max(struct(owner_epoch, sequence, time_us, consumer, redelivery_count)) AS last"
@@ -216,7 +224,7 @@ def _last_dispatches(journal: DataFrame) -> DataFrame:
 
 
 def _leavers(entries: DataFrame, *who: str) -> DataFrame:
-    """Holes are counted once for each that has entries in them."""
+    """Aggregate holes by the columns `who`. A hole counts once for each value found in it."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     by_hole = entries.groupBy(*who, *_HOLE).agg(

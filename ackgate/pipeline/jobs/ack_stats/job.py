@@ -1,4 +1,4 @@
-"""The command ``ackgate pipeline ack-stats``: reads cursor records and journals, writes results and the page.
+"""The command ``ackgate pipeline ack-stats``: from cursor records and journals to results.
 
 Edge. Imports Spark when the job runs.
 """
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.job import DataFrame, JobRun
 
 TABLE_ROWS_MAX: Final = 500
+"""Most subscriptions in the table of the page."""
 DRAWN_MAX: Final = 100
+"""Most subscriptions with charts on the page."""
 LEDGERS_NAMED_MAX: Final = 2000
-"""With holes in more message ledgers than these the job reads all messages."""
+"""If more message ledgers than this have holes, the job reads the messages of all ledgers."""
 SUMMARY_ROWS: Final = 10
 
 
@@ -59,7 +61,7 @@ class AckStats:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raise `ConfigurationError` for limits, a horizon or a number that make no sense."""
+        """Raise `ConfigurationError` for an invalid limit, horizon or number of plots."""
         _checked(arguments)
 
     def run(self, run: JobRun) -> JobSummary:
@@ -93,17 +95,17 @@ class AckStats:
 
 
 class _Results(NamedTuple):
-    """What the report is made of."""
+    """The frames that the report is made from."""
 
     stats: DataFrame
     intervals: DataFrame
     journal: DataFrame
     holes: Mapping[str, DataFrame]
-    """holes, hole_consumers and hole_keys."""
+    """The frames `holes`, `hole_consumers` and `hole_keys`, by name."""
 
 
 def _holes(run: JobRun, stats: DataFrame, journal: DataFrame) -> dict[str, DataFrame]:
-    """The results about holes, by name."""
+    """Return the frames `holes`, `hole_consumers` and `hole_keys`, by name."""
     from ackgate.pipeline.jobs.ack_stats import hole_frames  # noqa: PLC0415
 
     holes = hole_frames.holes_now(run.read("ack_state"))
@@ -118,12 +120,12 @@ def _holes(run: JobRun, stats: DataFrame, journal: DataFrame) -> dict[str, DataF
 
 
 def _messages(run: JobRun, holes: DataFrame) -> DataFrame:
-    """The messages of those ledgers that have holes, unless these are too many to name."""
+    """Read the messages of ledgers with holes; of all ledgers above `LEDGERS_NAMED_MAX`."""
     from ackgate.pipeline.jobs.ack_stats import hole_frames  # noqa: PLC0415
 
     columns = {"columns": ",".join(hole_frames.MESSAGE_COLUMNS)}
     if "pulsar" in run.data.options:
-        columns["onOffloaded"] = "skip"  # their keys are not known then; the holes are
+        columns["onOffloaded"] = "skip"  # leaves their keys unknown, not their holes
     rows = holes.select("ledger_id").distinct().limit(LEDGERS_NAMED_MAX + 1).collect()
     if not rows:
         return run.read("messages", **columns).where("false")
@@ -133,7 +135,10 @@ def _messages(run: JobRun, holes: DataFrame) -> DataFrame:
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[LimitRule, int | None, int]:
-    """Limits, horizon in ms and subscriptions that are drawn."""
+    """Return the limit rule, the horizon in ms (None: default) and how many subscriptions to chart.
+
+    Raises `ConfigurationError`.
+    """
     rule = limit_rule(
         arguments.limit,
         _configured_limit(arguments.config),
@@ -152,7 +157,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[LimitRule, int | None, int]
 
 
 def _configured_limit(config: str | None) -> int:
-    """The limit in a ``broker.conf``, or the default."""
+    """Return the range limit of this ``broker.conf``; without a file, the broker's default."""
     from ackgate.config.load import load_settings  # noqa: PLC0415
 
     settings = load_settings(None if config is None else Path(config), is_serving=False).settings
@@ -160,7 +165,7 @@ def _configured_limit(config: str | None) -> int:
 
 
 def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
-    """Write the page and return the summary. What the driver collects is bounded."""
+    """Write the page and return the summary. The driver collects a bounded number of rows."""
     from ackgate.pipeline.jobs.ack_stats import collected, frames  # noqa: PLC0415
     from ackgate.pipeline.jobs.ack_stats.page import AckStatsReport, ack_stats_page  # noqa: PLC0415
 
@@ -193,7 +198,10 @@ def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
 
 
 def _most_urgent(stats: DataFrame, drawn: int) -> list[SubscriptionFigures]:
-    """Whole for those that are drawn, without history for the rest of the table."""
+    """Return the most urgent subscriptions, at most `TABLE_ROWS_MAX`.
+
+    The first `drawn` come with history and forecast, the others without.
+    """
     from ackgate.pipeline.jobs.ack_stats import frames  # noqa: PLC0415
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionFigures  # noqa: PLC0415
 

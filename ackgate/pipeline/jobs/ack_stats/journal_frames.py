@@ -1,7 +1,7 @@
-"""What the delivery journal says of limits and gates: functions from DataFrames to DataFrames.
+"""Limits, writes and gates from the delivery journal: functions from DataFrames to DataFrames.
 
-Edge to Spark. Events are in order by their owner's epoch and their number in it; times are the
-brokers' clocks. What is called `journal` is what `journal_events` makes of the table.
+Edge to Spark. Events are ordered by their owner's epoch and their sequence number in it. Times are
+by the brokers' clocks. A parameter `journal` is the result of `journal_events`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ JOURNAL_COLUMNS: Final = (
     *("ledger_id", "entry_id", "unacked_indexes", "is_cumulative", "redelivery_count", "reason"),
     "detail",
 )
-"""The columns of table `delivery_journal` that are read."""
+"""The columns that the job reads of table `delivery_journal`."""
 
 STEPS_MAX: Final = 256
-"""Changes of the limit of a topic that are looked at: the newest."""
+"""Most events per topic from which a limit is read; the newest are kept."""
 
 _OUTCOME: Final = (
     "mark_delete array<bigint>, where string, ranges_in_memory bigint, ranges_persisted bigint, "
     "entries_dropped bigint, batch_indexes_persisted bigint, bytes_written bigint, at_ms bigint, "
     "written_ms bigint, cursor_ledger_id bigint"
 )
-"""Of `PersistOutcome`, as details of persisted events have it."""
+"""Spark schema of the fields of `PersistOutcome` that are read from a persisted event's detail."""
 
 
 def journal_events(delivery_journal: DataFrame, subscription: str | None = None) -> DataFrame:
-    """The columns that this job needs of each event, with only `limit` and `outcome` of the details.
+    """Return events with the columns of this job. `limit` and `outcome` replace `detail`.
 
-    With `subscription` only its events, and those of no subscription.
+    With `subscription`, only its events and those that belong to no subscription.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ def journal_events(delivery_journal: DataFrame, subscription: str | None = None)
 
 
 def journal_spans(journal: DataFrame) -> DataFrame:
-    """One row for each topic that has a journal: from when to when."""
+    """Return the times, in ms, of the first and last event of each topic with a journal."""
     return journal.groupBy("topic").agg(
         *_expressions(
             "min(time_us) DIV 1000 AS journal_from_ms", "max(time_us) DIV 1000 AS journal_until_ms"
@@ -70,7 +70,7 @@ def journal_spans(journal: DataFrame) -> DataFrame:
 
 
 def limit_steps(journal: DataFrame) -> DataFrame:
-    """One row for each topic: the limits of ranges that held, and from when on, by time."""
+    """Return per topic `limit_steps`: its range limits with their start times, in order."""
     limits = journal.where("limit IS NOT NULL").selectExpr(
         "topic",
         "owner_epoch",
@@ -94,9 +94,9 @@ def limit_steps(journal: DataFrame) -> DataFrame:
 
 
 def journal_writes(journal: DataFrame) -> DataFrame:
-    """One row for each durable write of a cursor, as in `cursor_records`, without what is acked.
+    """Return one row per durable write of a cursor, as in `cursor_records` but without the acks.
 
-    Of a subscription that was deleted and made again only those of its last life.
+    If a subscription was deleted and created again, only the writes after that are returned.
     """
     lives = journal.where("event IN ('subscribed', 'unsubscribed')").groupBy(
         "topic", "subscription"
@@ -130,9 +130,9 @@ def journal_writes(journal: DataFrame) -> DataFrame:
 
 
 def gate_intervals(journal: DataFrame, stats: DataFrame) -> DataFrame:
-    """One row for each time that a gate was shut, columns as `GateInterval` and `is_guessed`.
+    """Return one row per time a gate was shut: the fields of `GateInterval`, and `is_guessed`.
 
-    Out of the journal where the topic has one, else guessed from the records.
+    They come from the topic's journal if it has one, else they are guessed from the records.
     """
     guessed = stats.join(journal_spans(journal), "topic", "left_anti").selectExpr(
         "topic", "subscription", "inline(over_limit)"
@@ -142,9 +142,9 @@ def gate_intervals(journal: DataFrame, stats: DataFrame) -> DataFrame:
 
 
 def _journal_intervals(journal: DataFrame) -> DataFrame:
-    """A gate that shuts stays so until its next event under the same owner.
+    """Return one row per gate_shut event, up to the gate's next event under the same owner.
 
-    What is still shut at the owner's last event is open-ended.
+    Without a next event the interval is open-ended, up to the owner's last event.
     """
     ends = journal.groupBy("topic", "owner_epoch").agg(
         *_expressions("max(time_us) DIV 1000 AS last_ms")
@@ -167,9 +167,9 @@ def _journal_intervals(journal: DataFrame) -> DataFrame:
 
 
 def newest_intervals(intervals: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
-    """At most so many of each subscription that is `chosen` (topic and subscription).
+    """Keep the `count` newest intervals of each chosen subscription.
 
-    With `intervals` and `total_ms`, the number and length of all of that subscription.
+    Adds `intervals` and `total_ms`: the number and total length of all its intervals.
     """
     of_chosen = intervals.join(
         chosen.select("topic", "subscription"), ["topic", "subscription"], "left_semi"

@@ -1,4 +1,4 @@
-"""Who left holes in one subscription: values that the report is made of.
+"""Who left holes in one subscription: values for the report.
 
 Pure.
 """
@@ -18,31 +18,31 @@ CAUSE_WORDS: Final = {
     "waiting": "no dispatch known",
     "unknown": "not known",
 }
-"""Why an entry has no consumer."""
+"""Words for the cause why an entry has no known consumer."""
 
 NO_KEY: Final = "no key"
 NOT_FOUND: Final = "not found"
-"""Stands for the consumer or key of an entry whose message is not there."""
+"""Shown instead of consumer or key if the hole's messages were not found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
-    """A consumer or a key, and the holes of today that are its."""
+    """A consumer or a key, with figures of the present holes that have entries of it."""
 
     name: str
     is_name: bool
-    """False: words that say why there is none."""
+    """False: `name` says why there is no consumer or key."""
     holes: int
     entries: int
-    """Unacked ones in those holes that are its."""
+    """Unacked entries of this consumer or key in those holes."""
     oldest_age_ms: int | None
     mean_age_ms: int | None
     redeliveries_max: int | None
-    """None: not in the journal."""
+    """Highest redelivery count of its entries; None: not in the journal."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], kind: str) -> Leaver:
-        """`kind`: consumer or key, the column that names it."""
+        """Convert a row of `hole_consumers` or `hole_keys`. `kind`: "consumer" or "key"."""
         name = row[kind]
         without = CAUSE_WORDS.get(row["cause"], "?") if kind == "consumer" else NO_KEY
         return cls(
@@ -58,7 +58,7 @@ class Leaver:
 
 @dataclass(frozen=True, slots=True)
 class OpenHole:
-    """A hole of today. Consumer and key are those of its first entry."""
+    """A present hole. Consumer and key are those of its first entry that was found."""
 
     ledger_id: int
     first_entry_id: int
@@ -70,7 +70,7 @@ class OpenHole:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> OpenHole:
-        """`since_ms` must be known."""
+        """Convert a row of the frame `holes`; its `since_ms` must not be null."""
         cause = row["cause"]
         without_key = NOT_FOUND if cause is None else NO_KEY
         return cls(
@@ -86,12 +86,12 @@ class OpenHole:
 
 @dataclass(frozen=True, slots=True)
 class HoleLeavers:
-    """Who left the holes of one subscription: those with the most and those with the oldest."""
+    """Who left holes in one subscription: those with the most and those with the oldest holes."""
 
     consumers: tuple[Leaver, ...] = ()
     keys: tuple[Leaver, ...] = ()
     consumer_count: int = 0
     key_count: int = 0
-    """Of all."""
+    """`consumer_count` and `key_count`: how many there are, listed or not."""
     holes: tuple[OpenHole, ...] = ()
-    """The oldest."""
+    """The oldest holes."""

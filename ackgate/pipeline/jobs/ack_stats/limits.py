@@ -1,11 +1,11 @@
-"""Which limit of ranges held for a subscription, and since when.
+"""Which range limit applied to a subscription, and since when.
 
-Pure. The first of these that says something:
+Pure. The limit comes from the first of these sources that has one:
 
-    --limit TOPIC=N, NAMESPACE=N, N      what is asked for, over the whole time
-    delivery journal                     what held for the topic: a step for each change
-    --config FILE                        what a broker would start with now
-    nothing                              what a broker without a file starts with
+    --limit TOPIC=N, NAMESPACE=N, N      one limit for the whole time
+    delivery journal                     the topic's limits at the time: a step for each change
+    --config FILE                        the limit in that broker.conf
+    default                              the limit of a broker without a broker.conf
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FROM_DEFAULT: Final = "default"
 
 
 class LimitStep(NamedTuple):
-    """A limit from a time on."""
+    """A limit that applies from `from_ms` on."""
 
     from_ms: int
     limit: int
@@ -42,16 +42,17 @@ class RangeLimits:
     """The limit of one subscription over time."""
 
     steps: tuple[LimitStep, ...]
-    """At least one, by time. The first holds before its time, too: older ones are not known."""
+    """At least one, in order of time. The first also applies before its time: no older is known."""
     source: str
+    """`FROM_OPTION`, `FROM_JOURNAL`, `FROM_CONFIG` or `FROM_DEFAULT`."""
 
     @property
     def newest(self) -> int:
-        """The limit at the end."""
+        """The limit of the last step."""
         return self.steps[-1].limit
 
     def at(self, times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The limit at each time."""
+        """Return the limit at each time."""
         begins = np.array([step.from_ms for step in self.steps], np.int64)
         limits = np.array([step.limit for step in self.steps], np.int64)
         return limits[np.maximum(np.searchsorted(begins, times_ms, side="right") - 1, 0)]
@@ -59,18 +60,19 @@ class RangeLimits:
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """Limits from elsewhere than the journal."""
+    """Limits from ``--limit`` and ``--config``, and how they combine with the journal's."""
 
     configured: int
+    """The limit of ``--config``, or the broker's default."""
     is_default: bool = False
-    """Nobody named a file."""
+    """Whether `configured` is the default, because ``--config`` was not given."""
     asked: int | None = None
-    """For all that `asked_of` does not name."""
+    """``--limit N``, for all topics that `asked_of` does not cover; None: not given."""
     asked_of: Mapping[str, int] | None = None
-    """By full name of a topic, or by namespace: ``tenant/namespace``."""
+    """``--limit NAME=N``, by full topic name or by namespace (``tenant/namespace``)."""
 
     def limits(self, topic: str, recorded: Sequence[LimitStep] = ()) -> RangeLimits:
-        """Limits of a topic's subscriptions. `recorded`: those in the journal, by time."""
+        """Return the limits of a topic's subscriptions. `recorded`: from the journal, in order."""
         asked = self._asked(topic)
         if asked is not None:
             return RangeLimits((LimitStep(0, asked),), FROM_OPTION)
@@ -86,7 +88,7 @@ class LimitRule:
 
 
 def limit_rule(words: Iterable[str], configured: int, *, is_default: bool) -> LimitRule:
-    """`words`: of ``--limit``, each ``RANGES`` or ``NAME=RANGES``. Raises `ConfigurationError`."""
+    """Parse ``--limit`` values: ``RANGES`` or ``NAME=RANGES``. Raises `ConfigurationError`."""
     asked: int | None = None
     asked_of: dict[str, int] = {}
     for word in words:
@@ -108,7 +110,7 @@ def limit_rule(words: Iterable[str], configured: int, *, is_default: bool) -> Li
 
 
 def _changes(recorded: Sequence[LimitStep]) -> tuple[LimitStep, ...]:
-    """Steps at which the limit became another one; a clock that went back is taken to stand still."""
+    """Keep the steps that change the limit. A time before that of the last step is raised to it."""
     kept = [recorded[0]]
     for step in recorded[1:]:
         if step.limit != kept[-1].limit:

@@ -1,6 +1,6 @@
 """The page of ack-stats: one HTML file.
 
-Pure. Rows of the table and subscriptions with charts are bounded, and the page says what is left out.
+Pure. The page shows a bounded number of table rows and charts, and states how many are left out.
 """
 
 from __future__ import annotations
@@ -37,24 +37,26 @@ class AckStatsReport:
     """The data of the report's page."""
 
     source: str
-    """Where the ledgers are, for people."""
+    """Address of the ledgers, as shown to people."""
     table: Sequence[SubscriptionFigures]
-    """The most urgent ones first; without history, if not drawn."""
+    """The most urgent subscriptions first. Those without charts come without history."""
     drawn: int
-    """How many of them get charts, from the first on."""
+    """How many of `table`, from the first on, get charts."""
     subscriptions: int
     """Number of all subscriptions."""
     records: int
     record_bytes: int
     at_limit_expected: int
+    """Subscriptions expected to reach their limit."""
     with_cut_records: int
+    """Subscriptions with records from which a limit left something out."""
     without_history: int
-    """Subscriptions of each sort, of all."""
+    """Subscriptions with a single known record."""
     gates: Mapping[tuple[str, str], GateHistory]
     leavers: Mapping[tuple[str, str], HoleLeavers]
-    """By topic and subscription."""
+    """`gates` and `leavers`: by topic and subscription."""
     journal_from_ms: Mapping[str, int]
-    """By topic; what has no journal is not there."""
+    """Topic -> time of its oldest journal event; topics without a journal are absent."""
 
 
 _NOTE: Final = (
@@ -142,7 +144,7 @@ def _row(one: SubscriptionFigures, number: int | None) -> tuple[Cell, ...]:
 
 
 def _order(value: float | None) -> float | str:
-    """Sorts unknown figures last."""
+    """Return the sort key of a cell; unknown figures sort last."""
     return "" if value is None else value
 
 
@@ -152,7 +154,7 @@ def _oldest_hole(one: SubscriptionFigures) -> Cell:
     age_ms = max(one.until_ms - one.oldest_hole_since_ms, 0)
     at = f"{one.oldest_hole_ledger_id}:{one.oldest_hole_entry_id}"
     if one.records - one.journal_records <= 1:
-        return Cell(at, "unknown", "")  # one record says that it is there, not since when
+        return Cell(at, "unknown", "")  # one record proves the hole, not its age
     return Cell(at, span_text(age_ms), age_ms)
 
 
@@ -204,7 +206,7 @@ def _section(number: int, one: SubscriptionFigures, data: AckStatsReport) -> str
 
 
 def _leavers(left: HoleLeavers, journal_from_ms: int | None) -> str:
-    """Who left the holes of today: a chart and two tables."""
+    """Render who left the present holes: a chart and two tables."""
     if not left.consumers and not left.keys:
         return ""
     if journal_from_ms is None:

@@ -1,8 +1,8 @@
 """Rows of the table `cursor_records`, and the records that they describe.
 
-Pure. A history folds these records as recovery does (`persistence.recovery.RecordFold`). After a
-missing one (its ledger is gone, or it is damaged) the state is unknown until the next snapshot; the
-figures in the records are still known.
+Pure. A history folds these records as recovery does (`persistence.records.recovery.RecordFold`). If
+a record is missing (its ledger is deleted, or it is damaged), the ack state is unknown until the
+next snapshot. The figures in the records after it are still known.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CursorRecordRow:
-    """What a row of table `cursor_records` says, as far as a history needs it."""
+    """The columns of one row of `cursor_records` that a history needs."""
 
     owner_epoch: int
     version: int
     base_version: int | None
-    """None: a snapshot."""
+    """Version that a delta builds on; None for a snapshot."""
     written_ms: int
     mark_delete: Position
     range_count: int
@@ -36,14 +36,15 @@ class CursorRecordRow:
     entries_dropped: int
     record_bytes: int
     cursor_ledger_id: int | None = None
-    """None: it lies in the metadata node."""
+    """None: the record is in the metadata node."""
     entry_id: int | None = None
     partly_acked_count: int = 0
     base_snapshot_version: int | None = None
-    """Where its descent began; null: with it, or it is not known."""
+    """Version of the snapshot that began the descent; None: this one did, or it is unknown."""
     acked: Mapping[int, BitMap] = field(default_factory=dict)
+    """Message ledger id -> entries acked above the mark-delete; of a delta, only the new ones."""
     is_from_journal: bool = False
-    """The record is gone; the delivery journal has its write: everything but the acked entries."""
+    """The record is gone. The row is from the delivery journal, which lacks the acked entries."""
 
     @property
     def is_in_node(self) -> bool:
@@ -52,18 +53,18 @@ class CursorRecordRow:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a limit left something out of it."""
+        """Whether a limit left ack state out of the record."""
         return self.range_count < self.ranges_in_memory or self.entries_dropped > 0
 
     @property
     def order(self) -> tuple[int, int, bool, int, int]:
-        """Sorts records as written; the node comes last, since it may hold less than the ledger."""
+        """Sort key in write order. A node's record follows a ledger's of the same version."""
         ledger_id, entry_id = self.cursor_ledger_id or 0, self.entry_id or 0
         return (self.owner_epoch, self.version, self.is_in_node, ledger_id, entry_id)
 
     @property
     def record(self) -> CursorRecord:
-        """Without what no history looks at: batches, properties, nacks. Bitmaps are copies."""
+        """The record without batches, properties and nacks. The bitmaps are copies."""
         acked = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.acked.items()}
         if self.base_version is not None:
             growth = CursorGrowth(

@@ -1,6 +1,6 @@
-"""The figures of each subscription: one flat value, whose fields are the columns of a result.
+"""The figures of each subscription: one value, whose fields are the columns of a result.
 
-Pure. `stats_of` puts history and forecast together; `row_types` makes schemas of the fields.
+Pure. `stats_of` combines history and forecast; `row_types` derives the schemas from the fields.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 TIME_BINS: Final = 120
+"""Most time bins of a history."""
 PLACE_BINS: Final = 48
+"""Most bins of a position axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """A stretch of time in which something was written."""
+    """One time bin in which records were written, from `from_ms` to `until_ms` (exclusive)."""
 
     from_ms: int
     until_ms: int
@@ -41,7 +43,7 @@ class HistoryPoint:
     mark_delete_ledger_id: int
     mark_delete_entry_id: int
     mark_delete_place: float
-    """In bins of the position axis."""
+    """Place just after the mark-delete on the position axis, in bins."""
     records: int
     snapshots: int
     node_records: int
@@ -59,12 +61,12 @@ class HistoryPoint:
     oldest_hole_entry_id: int | None
     oldest_hole_since_ms: int | None
     hole_entries_by_place: list[int]
-    """Empty where the state is unknown."""
+    """Unacked entries in holes, by bin of the position axis; empty if the state is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class AxisPlace:
-    """Where a bin of the position axis begins."""
+    """The position at which a bin of the position axis begins."""
 
     ledger_id: int
     entry_id: int
@@ -72,7 +74,7 @@ class AxisPlace:
 
 @dataclass(frozen=True, slots=True)
 class LimitFrom:
-    """A limit of ranges, from a time on."""
+    """A range limit that applies from `from_ms` on."""
 
     from_ms: int
     limit: int
@@ -80,7 +82,7 @@ class LimitFrom:
 
 @dataclass(frozen=True, slots=True)
 class HoleSince:
-    """Since when a hole of the newest state is one, as far as records reach back."""
+    """A hole of the newest state, and when an entry after it was first seen acked in a record."""
 
     ledger_id: int
     first_entry_id: int
@@ -89,7 +91,7 @@ class HoleSince:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A range count to come."""
+    """A forecast range count with its band."""
 
     time_ms: int
     low: float
@@ -99,27 +101,27 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionFigures:
-    """One subscription. Figures of the state are those of its newest record."""
+    """The figures of one subscription. Those of its ack state come from the newest record."""
 
     topic: str
     subscription: str
     from_ms: int
     until_ms: int
-    """When its oldest and its newest record were written."""
+    """`from_ms` and `until_ms`: when its oldest and its newest record were written."""
     records: int
-    """Writes that are known of, by their records or by the journal."""
+    """Known writes, from stored records or from the journal."""
     journal_records: int
-    """Records that are gone from storage, but that the journal has."""
+    """Writes whose records are gone from storage and are known from the journal only."""
     has_history: bool
-    """False: one record is all that is known. A closed cursor keeps no more."""
+    """False: only one record is known. A closed cursor keeps no more."""
     records_unlinked: int
     node_records: int
     record_bytes: int
     records_cut: int | None
     entries_dropped_max: int | None
-    """Null, like all that needs a history, since there is none."""
+    """Most entries that a record left out. Like `records_cut`, null if 0 without a history."""
     range_limit: int
-    """The newest one."""
+    """The limit that applies at the end."""
     range_limit_source: str
     """option, journal, config or default."""
     range_count: int
@@ -132,24 +134,24 @@ class SubscriptionFigures:
     oldest_hole_entry_id: int | None
     oldest_hole_since_ms: int | None
     ranges_per_hour: float | None
-    """Null, as all of the forecast: too few records."""
+    """Slope of the forecast. With too few records it is null, like all forecast fields."""
     horizon_ms: int | None
     at_limit_earliest_ms: int | None
     at_limit_expected_ms: int | None
-    """Null: not within the horizon."""
+    """`at_limit_*_ms` are null if the limit is not reached within the horizon."""
     at_limit_latest_ms: int | None
     sufficient_limit_low: int | None
     sufficient_limit_expected: int | None
     sufficient_limit_high: int | None
     sufficient_limit_is_bound: bool | None
-    """Only that it is at least as high."""
+    """True: the sufficient limit is only known to be at least this high."""
     back_test_counts: int | None
     back_test_counts_in_band: int | None
     back_test_error_median: float | None
     back_test_crossings: int | None
     back_test_crossings_in_band: int | None
     place_entries: int
-    """Entries of each bin of the position axis."""
+    """Width of a bin of the position axis, in entries."""
     places: list[AxisPlace]
     history: list[HistoryPoint]
     curve: list[CurvePoint]
@@ -159,7 +161,7 @@ class SubscriptionFigures:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SubscriptionFigures:
-        """From columns as Spark gives them back; those that are left out are empty lists."""
+        """Convert a row from Spark. Nested columns that the row lacks become empty lists."""
         return cls(
             **{
                 **row,
@@ -174,7 +176,7 @@ class SubscriptionFigures:
 
     @property
     def has_forecast(self) -> bool:
-        """Whether there were enough records."""
+        """Whether there were enough records for a forecast."""
         return self.ranges_per_hour is not None
 
     @property
@@ -190,14 +192,14 @@ _OF_BIN: Final = tuple(
     for each in fields(HistoryPoint)
     if each.name in {of_bin.name for of_bin in fields(HistoryBin)}
 )
-"""What a point takes over from its bin."""
+"""The fields that a `HistoryPoint` copies from its `HistoryBin`."""
 
 _SUMS: Final = ("node_records", "record_bytes")
 _OF_NEWEST: Final = (
     *("range_count", "ranges_in_memory", "holes", "hole_entries", "acked_entries"),
     *("oldest_hole_ledger_id", "oldest_hole_entry_id", "oldest_hole_since_ms"),
 )
-"""What a subscription takes over from its history: sums, and the newest point's."""
+"""History fields that `SubscriptionFigures` sums (`_SUMS`) or copies from the newest point."""
 
 
 def stats_of(
@@ -208,7 +210,7 @@ def stats_of(
     limits: RangeLimits,
     horizon_ms: int | None = None,
 ) -> SubscriptionFigures:
-    """All records of one subscription, at least one."""
+    """Compute the figures of one subscription from all its records, at least one, in any order."""
     rows = sorted(rows, key=lambda row: row.order)
     history = cursor_history(rows, time_bins_max=TIME_BINS, place_bins_max=PLACE_BINS)
     times = np.maximum.accumulate(np.array([row.written_ms for row in rows], np.int64))

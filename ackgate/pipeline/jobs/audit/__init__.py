@@ -1,6 +1,6 @@
-"""The audit: did every message reach every subscription, how often, how late, and why again.
+"""The audit: did every message reach every subscription, how often, how late, and why repeatedly?
 
-delivery_journal --+--> timelines --+--> deliveries (how manieth, why again) --+--> results, report
+delivery_journal --+--> timelines --+--> deliveries (number, cause) -----------+--> results, report
                    |                `--> fates (acked, outstanding, lost) -----+
                    `--> acks (when durable) -----------------------------------'
 """

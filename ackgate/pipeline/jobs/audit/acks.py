@@ -1,14 +1,14 @@
-"""When each ack became durable, if it did.
+"""When each ack became durable, if it did, and which receipts were sent too early.
 
     versions    acked 7   acked 8   persisted 8   acked 9   acked 10  |  recovered 9
                 pending until it -------^         persisted_untold    never_persisted
 
-    persisted         by a write that the journal has
-    persisted_untold  by one at the end of a killed broker's life: the next owner found it
-    pending           not when the journal ends
-    never_persisted   gone with its owner
+    persisted         the journal has the write that made it durable
+    persisted_untold  durable, but a killed broker did not record the write; the next owner found it
+    pending           not durable when the journal ends
+    never_persisted   not durable, and lost with its owner
 
-Pure: DataFrame to DataFrame. Windows are by thousands of versions, see `cover`.
+Pure: DataFrame to DataFrame. Windows are by blocks of versions, see `cover`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ RECEIPTS_COLUMNS: Final = (*SUBSCRIPTION, "consumer", "at", "version", "is_early
 
 
 def receipts(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
-    """RECEIPTS_COLUMNS: a row for each receipt. Where they promise nothing, none is early.
+    """Return RECEIPTS_COLUMNS: one row per receipt. `is_early`: sent before the ack was durable.
 
-    Nor in an epoch whose beginning is not in the journal any more: what was durable is not known there.
+    No receipt is early if the topic's receipts do not promise durability, or if the journal no
+    longer has the beginning of the epoch: what was durable before is then unknown.
     """
     keys = (*SUBSCRIPTION, "owner_epoch")
-    # What a cursor begins with is durable: a state that was recovered, and version 0 of a new one.
+    # A cursor begins with a durable state: the recovered one, or version 0 if it is new.
     durable = events_of(journal, "persisted", "recovered", "subscribed").select(
         *keys, f.coalesce("version", f.lit(0)).alias("version"), f.col("at").alias("durable")
     )
@@ -69,13 +70,14 @@ ACKS_COLUMNS: Final = (
 )
 DURABILITIES: Final = ("persisted", "persisted_untold", "pending", "never_persisted")
 LATE_US: Final = 1_000_000
-"""An ack that became durable so long after it was made is late."""
+"""An ack is late if it takes longer than this, in microseconds, to become durable."""
 
 
 def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) -> DataFrame:
-    """ACKS_COLUMNS: a row for each acked event.
+    """Return ACKS_COLUMNS: one row per acked event.
 
-    Late is one that was durable late, and one that is not yet after as long a time.
+    An ack `is_late` if it became durable after more than `late_us`, or is pending for longer than
+    that.
     """
     keys = (*SUBSCRIPTION, "owner_epoch")
     blocked = journal.withColumn("block", version_block())
@@ -93,7 +95,7 @@ def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) ->
         .when(f.col("owner_epoch") == f.col("last_epoch"), "pending")
         .otherwise("never_persisted")
     )
-    # An ack that changed nothing has a version that may have been durable before it.
+    # An ack that changed nothing keeps the version, which may have been durable before the ack.
     durable_at = f.when(is_durable, f.greatest("first_durable", "at"))
     waited_us = f.coalesce("durable_at.time_us", "ends_us") - f.col("at.time_us")
     return (
@@ -109,7 +111,7 @@ def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) ->
 
 
 def _found_durable(journal: DataFrame) -> DataFrame:
-    """By subscription and epoch with acks in it: the version that the next owner recovered."""
+    """Return for each subscription and epoch the version that the next owner recovered."""
     keys = (*SUBSCRIPTION, "owner_epoch")
     is_recovered = f.col("event") == "recovered"
     next_one = Window.partitionBy(*SUBSCRIPTION).orderBy("owner_epoch")

@@ -1,14 +1,15 @@
-"""Which mark covers an entry: those at or above its place.
+"""Finds for each row the marks that cover it: those at the same or a higher place.
 
-A cumulative ack covers all entries up to its position, a persisted record all acks up to its version.
-One window over a whole topic would be one task; so places are cut into buckets (message ledgers,
-versions by thousands), each a window by itself, and what lies in later buckets comes as one row:
+A cumulative ack covers all entries up to its position; a persisted record covers all acks up to its
+version. One window over a whole topic would be one task. Therefore places are divided into buckets
+(message ledgers, or blocks of versions) with a window each. All later buckets are summed up in one
+row:
 
     bucket 7        bucket 8        bucket 9
     e e M e e e     e M e e         e e e M
         <---        ----- first, last of later buckets --
 
-Pure: DataFrame to DataFrame. The rows are read once: what they are made of is not worked out again.
+Pure: DataFrame to DataFrame. Reads the rows once, so their sources are not computed again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def with_cover(
     names: Sequence[str],
     nearest: Sequence[str] = (),
 ) -> DataFrame:
-    """`rows` with ``first_X`` and ``last_X`` for each X of `names`: least and greatest that covers.
+    """Return `rows` with ``first_X`` and ``last_X`` for each X of `names`, null without a mark.
 
-    And with ``nearest_X`` for each of `nearest`: that of the next mark, in the same bucket only.
-    Null: none does. Both frames have `keys`, `bucket` and `place`, the marks those names too;
-    `buckets` holds, by `keys` and `bucket`, at least those in which there are rows.
+    These are the least and greatest X of all marks that cover the row. ``nearest_X``, for each X of
+    `nearest`, comes from the covering mark with the lowest place, in the same bucket only. Both
+    frames have the columns `keys`, `bucket` and `place`; marks also have `names` and `nearest`.
+    `buckets` must contain the `keys` and `bucket` of every row.
     """
     by = [*keys, bucket, place]
     noted = marks.select(*by, *names, *nearest)
@@ -79,7 +81,7 @@ def with_cover(
 def _later(
     marks: DataFrame, buckets: DataFrame, keys: Sequence[str], bucket: str, names: Sequence[str]
 ) -> DataFrame:
-    """For each bucket, what the marks of later ones come to."""
+    """Return for each bucket the least and greatest values of the marks in later buckets."""
     later = (
         Window.partitionBy(*keys)
         .orderBy(f.col(bucket).desc())

@@ -1,7 +1,7 @@
-"""What the report draws: deliveries over time, and how many waited how long. Bounded, whatever the data.
+"""The series that the report draws, with a bounded number of rows however large the journal is.
 
-    deliveries   DELIVERIES_BINS stretches of time, by what they were
-    latencies    counts by half powers of two of a microsecond, by kind
+    deliveries   counts in DELIVERIES_BINS time bins, by sort
+    latencies    counts in steps of a factor of sqrt(2), from 1 us on, by kind
 
 Pure: DataFrame to DataFrame.
 """
@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 DELIVERIES_BINS: Final = 60
 DELIVERY_COLUMNS: Final = ("from_ms", "until_ms", "sort", "deliveries")
 SORTS: Final = ("first", "asked", "moved", "breach")
-"""A delivery is the first; again since it was asked for or its consumer went; again since the owner
-changed or there was a seek; or must not be."""
+"""Sorts of deliveries.
+
+    first    the first one of an entry
+    asked    repeated, because a consumer asked for it or went away
+    moved    repeated, because of another owner or a seek
+    breach   a delivery with a broken guarantee
+"""
 
 LATENCY_COLUMNS: Final = ("kind", "step", "waits")
 LATENCY_KINDS: Final = ("to_dispatch", "to_ack", "to_durable")
@@ -30,7 +35,7 @@ STEPS_PER_DOUBLING: Final = 2
 
 
 def delivery_counts(of_deliveries: DataFrame) -> DataFrame:
-    """DELIVERY_COLUMNS: a row for each stretch of time and sort that there is."""
+    """Return DELIVERY_COLUMNS: one row per time bin and sort that has deliveries."""
     sort = (
         f.when(f.col("cause").isin(*BREACHES) | f.col("finding").isNotNull(), "breach")
         .when(f.col("cause").isNull(), "first")
@@ -61,7 +66,11 @@ def delivery_counts(of_deliveries: DataFrame) -> DataFrame:
 
 
 def latency_counts(of_fates: DataFrame, of_acks: DataFrame) -> DataFrame:
-    """LATENCY_COLUMNS: `step` n holds waits of 2 ** (n / 2) microseconds and more."""
+    """Return LATENCY_COLUMNS: one row per kind and step that has waits.
+
+    Step n counts the waits from 2 ** (n / 2) to 2 ** ((n + 1) / 2) microseconds; step 0 also
+    shorter ones.
+    """
     of_entries = of_fates.select(
         f.explode(
             f.array(
@@ -87,16 +96,16 @@ def _wait(kind: str, us: Expression) -> Expression:
 
 
 def to_dispatch_us() -> Expression:
-    """Time of an entry from publish to its first dispatch, in microseconds."""
+    """Microseconds from publish to first dispatch; null if either is not in the journal."""
     return f.when(
         ~f.col("is_untold"), f.col("first_sent_at.time_us") - f.col("published_at.time_us")
     )
 
 
 def to_ack_us() -> Expression:
-    """Time of an entry from its first dispatch to the first ack.
+    """Microseconds from an entry's first dispatch to its first ack; null unless in this order.
 
-    A later ack may be of a later delivery.
+    Later acks do not count: they may belong to a later delivery.
     """
     return f.when(
         f.col("acked_at") > f.col("first_sent_at"),
@@ -105,5 +114,5 @@ def to_ack_us() -> Expression:
 
 
 def to_durable_us() -> Expression:
-    """Microseconds from an ack to its durable write."""
+    """Microseconds from an ack to its durable write; null if there is none."""
     return f.col("durable_at.time_us") - f.col("at.time_us")

@@ -1,26 +1,26 @@
-"""Each delivery of an entry to a subscription: its number, and for a redelivery its cause.
+"""Each delivery of an entry to a subscription: its number, and the cause of a redelivery.
 
     dispatched  nacked  dispatched  acked  persisted | dispatched        (| another owner)
     1           asked   2, nack_or_timeout           | 3, a breach: the ack was durable
 
-The cause is what happened between a delivery and the one before it, the first that applies:
+The cause is what happened between a delivery and the one before it; the first that applies counts:
 
     reset             the subscription was moved back before the entry, or created again
-    ack_lost          another owner; covered by a complete durable record: a breach
+    ack_lost          another owner; a complete durable record covered the ack: a breach
     unrecorded        as ack_lost, but the journal lacks events, and a seek may be among them
-    restart           another owner, and none before it had an ack of it
+    restart           another owner; no earlier owner had an ack of the entry
     ack_not_persisted another owner; acked, but no durable record covered the ack
-    outcome_dropped   another owner; covered by a record that a limit had cut
+    outcome_dropped   another owner; a record that a limit had cut covered the ack
     consumer_closed   its consumer went away
     nack_or_timeout   redelivery requested; negative acks and ack timeouts are one command on the wire
     unexplained       none of these: a breach, unless journal events were dropped
 
-Acked messages of a batch must not be redelivered with the others. Besides, any delivery, the first
-included, may have a `finding`:
+Acked messages of a batch must not be redelivered with the others. Any delivery, the first included,
+may also have a `finding`:
 
-    sent_though_acked this owner's cursor had it (or some messages of it) as acked
-    too_early         before its time, by more than the tracker's tick
-    key_split         Key_Shared: another consumer still had entries of its key
+    sent_though_acked this owner's cursor had the entry, or some sent messages of it, as acked
+    too_early         sent before its delivery time, by more than the tracker's tick
+    key_split         Key_Shared: another consumer still held entries of the same key
 
 Pure: DataFrame to DataFrame.
 """
@@ -51,16 +51,17 @@ if TYPE_CHECKING:
 
 
 def with_key_split(rows: DataFrame, of_lives: DataFrame) -> DataFrame:
-    """Deliveries, with `is_key_split`, which looks where a key changes its consumer within one owner.
+    """Return deliveries with `is_key_split`: another consumer still held entries of the same key.
 
-    Not where consumers allow that, and not of entries that were set aside for all of them by a move.
+    Compares deliveries of one owner only. False if the consumers allow it (`is_unordered`). Entries
+    that a move (such as a seek) has set aside since do not count as held.
     """
     is_promised = (f.col("type") == "Key_Shared") & ~f.col("is_unordered")
     is_keyed = is_promised & f.col("published.key").isNotNull()
     keyed, others = rows.where(is_keyed), rows.where(~f.coalesce(is_keyed, f.lit(NO)))
     in_order = Window.partitionBy(*SUBSCRIPTION, "published.key", "at.owner_epoch").orderBy("at")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    # What never ended is held to the end of the epoch.
+    # A delivery that never ended holds its key to the end of the epoch.
     never = f.struct(
         f.col("at.owner_epoch").alias("owner_epoch"),
         f.lit(2**63 - 1).alias("sequence"),
@@ -75,7 +76,7 @@ def with_key_split(rows: DataFrame, of_lives: DataFrame) -> DataFrame:
             "last_of_key": f.lag(f.struct("at", held_until.alias("held_until"))).over(in_order),
         }
     )
-    # After a move only the last one before this is looked at: it may be held since then.
+    # After a move, only the key's previous delivery counts, and only if it was sent after the move.
     moved_at = f.array_max(f.filter("moves", lambda each: each < f.col("at")))
     is_since = (f.col("last_of_key.at") > moved_at) & (
         f.col("last_of_key.held_until") > f.col("at")
@@ -100,10 +101,10 @@ CAUSES: Final = (
     "unexplained",
 )
 BREACHES: Final = ("ack_lost", "unexplained")
-"""Causes that must not be."""
+"""Causes that break a guarantee."""
 
 FINDINGS: Final = ("sent_though_acked", "too_early", "key_split")
-"""None of them must be."""
+"""Each of them breaks a guarantee."""
 
 DELIVERIES_COLUMNS: Final = (*ENTRY, "at", "consumer", "nth", "cause", "finding")
 
@@ -118,7 +119,7 @@ def deliveries(
     of_states: DataFrame,
     of_topics: DataFrame,
 ) -> DataFrame:
-    """DELIVERIES_COLUMNS: a row for each dispatched event; `cause` is null for the first one."""
+    """Return DELIVERIES_COLUMNS: one row per dispatched event; `cause` is null if `nth` is 1."""
     of_subscription = of_lives.select(
         *SUBSCRIPTION, "type", "is_unordered", "rewinds", "noted_epochs", "write_untold_epochs"
     )
@@ -136,7 +137,7 @@ def deliveries(
     )
     split = with_key_split(rows, of_lives)
     known = split.join(_known_acks(journal, of_states, rows), [*BY_ENTRY, "nth"], "left")
-    # By itself or by a cumulative ack, whichever came first: the version grew with it.
+    # The first ack after the previous delivery, individual or cumulative: it raised the version.
     first = f.least("last_ack", "cumulative")
     is_of_another = first["at"]["owner_epoch"] < f.col("at.owner_epoch")
     acked = known.withColumn("acked", f.when(is_of_another, first))
@@ -164,10 +165,11 @@ def deliveries(
 
 
 def _known_acks(journal: DataFrame, of_states: DataFrame, rows: DataFrame) -> DataFrame:
-    """By delivery, if there is any: what cumulative acks and recovered states knew of it.
+    """Return what cumulative acks and recovered states say about deliveries, one row for each.
 
-    `cumulative` (at, version) is the first such ack since the delivery before, `owner_had_at` when
-    the owner of this one knew it as acked.
+    `cumulative` (at, version) is the first cumulative ack of the entry since the delivery before.
+    `owner_had_at` is since when the owner of this delivery had the entry as acked; null: it had
+    not.
     """
     keys = (*SUBSCRIPTION, "owner_epoch")
     epoch, published_in = f.col("at.owner_epoch"), f.col("published.at.owner_epoch")
@@ -211,7 +213,7 @@ def _known_acks(journal: DataFrame, of_states: DataFrame, rows: DataFrame) -> Da
     opened_at = f.struct(
         "owner_epoch", f.lit(-1).cast("bigint").alias("sequence"), f.col("at.time_us")
     )
-    # Of the cumulative ones the first and the last are known; they ascend, as positions do.
+    # Only the first and the last cumulative ack are known. They ascend, as their positions do.
     had_at = f.when(is_in_state, opened_at).when(is_acked_here, f.col("first_cumulative.at"))
     return covered.groupBy(*BY_ENTRY, "nth").agg(
         f.min(f.coalesce(between("first_cumulative"), between("last_cumulative"))).alias(
@@ -227,7 +229,7 @@ def _cause() -> Expression:
     is_durable = f.coalesce(f.col("acked.version") <= f.col("persisted_version"), f.lit(NO))
 
     def is_cut(epochs: str) -> Expression:
-        """Whether the last record of an owner since then lacked something."""
+        """Whether an owner between the ack and this delivery ended with a cut record."""
         return f.exists(epochs, lambda epoch: epoch < at["owner_epoch"])
 
     is_partly_lost = (
@@ -281,7 +283,7 @@ def _finding() -> Expression:
 
 
 def _is_any_acked() -> Expression:
-    """Whether a message of the batch was sent that the newest partial ack had as acked."""
+    """Whether the delivery has a message of the batch that the newest partial ack had as acked."""
 
     def byte(indexes: Expression, number: Expression) -> Expression:
         digits = f.hex(f.substring(indexes, number, f.lit(1)))

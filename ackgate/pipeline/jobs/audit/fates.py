@@ -1,24 +1,27 @@
-"""The fate of each published entry at each subscription that it had to reach.
+"""The fate of each published entry at each subscription that must receive it.
 
     acked         sent, and acked after it
     sent          sent, and not acked when the journal ends
-    backlog       not read yet; gated: and the gate is shut; delayed: not due, or only just
+    backlog       not read yet
+    gated         not read yet, and the gate is shut
+    delayed       not due yet, or due only just before the subscription's last dispatch
     held          read, and held while others are in flight (Shared, Key_Shared), or for the
                   consumer of its key (Key_Shared)
-    set_aside     skipped, cleared, expired or sought over, cancelled, or its subscription is gone
-    lost_acked    acked, and never sent: no consumer has seen it
-    lost_skipped  skipped: later entries were sent, it was not, and nothing holds it
-    unknown       as lost_*, but its delivery may be among events that are missing
+    set_aside     skipped, cleared, expired, sought over or cancelled, or its subscription is gone
+    lost_acked    acked, but never sent: no consumer has seen it
+    lost_skipped  not sent although later entries were, and nothing holds it
+    unknown       as lost_*, but its delivery may be among the missing events
 
-Events are missing where the journal says that they were dropped, and at the end of an epoch whose
-broker was killed: entries that a recovered state has as acked, that a later owner's consumer acks, or
-that wait after a negative ack may have been sent then. Whether an entry published then is delayed is
-unknown.
+Events are missing if the journal says that some were dropped, and at the end of an epoch whose
+broker was killed. In that time, a broker may have sent entries that a recovered state has as acked,
+that a consumer of a later owner acks, or that wait after a negative ack. Whether an entry published
+in that time is delayed is unknown.
 
-An entry is out of order when another one of the same key has overtaken it on its way to a
-subscription, counted by first deliveries, since redeliveries are late. Order is not promised to
-Shared subscriptions, to Key_Shared ones that allow it or for entries without a key, for delayed
-entries, and over a seek. It is not sure where a seek or a first delivery may be missing.
+An entry is out of order if a later entry of the same key was sent to the subscription before it.
+Only first deliveries count, since redeliveries are late by nature. Order is not promised to Shared
+subscriptions, to Key_Shared ones that allow disorder or for entries without a key, for delayed
+entries, and across a seek. The audit does not judge the order where a seek or a first delivery may
+be missing.
 
 Pure: DataFrame to DataFrame. Windows and aggregations are by entry.
 """
@@ -68,7 +71,7 @@ FATES_COLUMNS: Final = (
     "is_out_of_order",
 )
 GRACE_US: Final = 10_000_000
-"""A delayed entry that became due so shortly before the end may not have been sent yet."""
+"""An entry due less than this (in us) before the last dispatch counts as delayed, not lost."""
 
 
 def unsettled_fates(
@@ -80,9 +83,9 @@ def unsettled_fates(
     *,
     grace_us: int = GRACE_US,
 ) -> DataFrame:
-    """FATES_COLUMNS: a row for each entry and subscription that it had to reach.
+    """Return FATES_COLUMNS and `is_skipped`, one row per entry and subscription that must get it.
 
-    The fate may be HELD_OR_LOST still; `settled` needs all rows to say which, so cache these.
+    A fate may still be HELD_OR_LOST. `settled` needs all rows to decide, so cache the result.
     """
     buckets = of_timelines.select(*SUBSCRIPTION, "ledger_id").distinct()
     marked = with_cover(
@@ -133,9 +136,10 @@ def unsettled_fates(
 
 
 def settled(unsettled: DataFrame) -> DataFrame:
-    """FATES_COLUMNS, of what `unsettled_fates` has: it is held while others are in flight.
+    """Return FATES_COLUMNS, with HELD_OR_LOST of `unsettled_fates` replaced by the final fate.
 
-    And for a consumer of Key_Shared that takes no more, until its key has gone on without it.
+    In a Shared or Key_Shared subscription, entries are held while any entry is in flight. Otherwise
+    the fate is that of `is_skipped`.
     """
     in_flight = unsettled.where(f.col("fate") == "sent").select(*SUBSCRIPTION).distinct()
     may_hold = f.coalesce(f.col("type").isin("Shared", "Key_Shared"), f.lit(YES))
@@ -156,7 +160,7 @@ def settled(unsettled: DataFrame) -> DataFrame:
 
 
 def _entries(of_timelines: DataFrame) -> DataFrame:
-    """A row for each, with when it was first and last sent, and acked by itself."""
+    """Return one row per entry and subscription: when it was sent and individually acked."""
     is_first = f.col("nth") == 1
     return (
         of_timelines.where(f.col("published").isNotNull())
@@ -183,7 +187,7 @@ def _entries(of_timelines: DataFrame) -> DataFrame:
 
 
 def _marks(journal: DataFrame, of_lives: DataFrame, of_states: DataFrame) -> DataFrame:
-    """Cumulative acks, resets, and the ranges of the state that was recovered last."""
+    """Return marks for `with_cover`: cumulative acks, resets and the last recovered ack ranges."""
     place = (*SUBSCRIPTION, "ledger_id", "entry_id")
     acked = cumulative_marks(journal).select(*place, f.col("at").alias("cumulative"))
     resets = events_of(journal, "reset").withColumn("mark_delete", mark_delete())
@@ -204,7 +208,7 @@ def _is_sent() -> Expression:
 
 
 def _is_in_state() -> Expression:
-    """Whether the state that was recovered last has it as acked, and nothing has undone that."""
+    """Whether the last recovered state has the entry as acked, with no rewind since."""
     upto = f.coalesce(position() <= f.col("recovered.mark_delete"), f.lit(NO))
     in_range = f.coalesce(f.col("nearest_range") <= f.col("entry_id"), f.lit(NO))
     is_undone = f.exists("rewinds", lambda each: each["at"] > f.col("recovered.at"))
@@ -213,7 +217,7 @@ def _is_in_state() -> Expression:
 
 
 def _is_acked() -> Expression:
-    """After the last time that it was sent; or only the recovered state has its ack."""
+    """Whether it was acked after its last dispatch, by an event or by a later recovered state."""
     is_later = f.coalesce(f.col("last_acked_at") > f.col("last_sent_at"), f.lit(NO))
     is_recovered = _is_in_state() & (
         f.col("last_sent_at.owner_epoch") < f.col("recovered.at.owner_epoch")
@@ -222,16 +226,16 @@ def _is_acked() -> Expression:
 
 
 def _fate(grace_us: int) -> Expression:
-    # Put aside after it was published: a mark-delete that was there before concerns others.
+    # Only a reset after the publish and the last dispatch sets the entry aside.
     set_aside = f.coalesce("is_cancelled", f.lit(NO)) | f.coalesce(
         f.col("last_reset") > f.greatest("published_at", "last_sent_at"), f.lit(NO)
     )
     is_read = f.coalesce(f.col("read_up_to") > position(), f.lit(NO))
-    # A consumer gets due entries first; an owner has to find them first.
+    # Due entries are sent before others, once the owner has found them: later dispatches show a loss.
     due_us = f.greatest(f.col("deliver_at_ms") * 1_000, "last_epoch_us")
     is_early = f.col("deliver_at_ms").isNotNull() & (due_us + grace_us > f.col("sent_until_us"))
     published_in = f.col("published_at.owner_epoch")
-    # If its ack is recorded, so is its delivery: they have the same owner, and no event is missing.
+    # If publish and ack have the same owner, the delivery is in the journal too, if there was one.
     begins_at = f.col("begins_at")
     is_of_one_owner = f.col("acked_at.owner_epoch") == published_in
     is_of_one_life = is_of_one_owner & (f.col("acked_at") >= begins_at)
@@ -256,10 +260,14 @@ def _fate(grace_us: int) -> Expression:
 
 
 def _is_skipped() -> Expression:
-    """The fate of what was read over while nothing is in flight: "lost_skipped", if that is sure."""
+    """Fate of an entry that was read but not sent, while nothing is in flight.
+
+    "lost_skipped" or, if its delivery may be missing in the journal, "unknown". Key_Shared: "held"
+    if no later entry of its key was sent, since its consumer may take no more.
+    """
     published_in = f.col("published_at.owner_epoch")
     is_of_key = f.col("type") == "Key_Shared"
-    # Since the beginning of what the last owner has read, by first deliveries.
+    # A later entry of its key was first sent by the last owner, since the last rewind.
     is_overtaken = (f.col("last_sent.owner_epoch") == f.col("last_epoch")) & (
         f.col("rewound_at").isNull() | (f.col("last_sent") > f.col("rewound_at"))
     )
@@ -279,10 +287,11 @@ def _lost(name: str, is_sure: Expression) -> Expression:
 
 
 def with_order(of_fates: DataFrame, of_timelines: DataFrame, of_lives: DataFrame) -> DataFrame:
-    """The rows, with ``is_out_of_order``: a later entry of the same key was sent before it.
+    """Add ``is_out_of_order``: a later entry of the same key was first sent before the entry.
 
-    And with ``last_sent``: when such an entry was sent first, at the latest. They have `is_unordered`,
-    `deliver_at_ms`, `rewinds` and `holding_epochs`, besides the columns of an entry's fate.
+    Also adds ``last_sent``: the latest first dispatch of an entry of the same key from this one on.
+    Besides an entry's fate, the rows must have `is_unordered`, `deliver_at_ms`, `rewinds` and
+    `holding_epochs`.
     """
     keys = (*SUBSCRIPTION, "order_key")
     rows = of_fates.withColumn("order_key", f.coalesce("key", f.lit("")))
@@ -312,10 +321,11 @@ def with_order(of_fates: DataFrame, of_timelines: DataFrame, of_lives: DataFrame
 
 
 def _is_sure() -> Expression:
-    """Whether no earlier delivery, and no event that set the entry aside, can be missing.
+    """Whether the journal cannot lack an earlier delivery, or an event that set the entry aside.
 
-    The journal is complete from the entry's publish to the end of that owner's part. A later owner begins
-    with the unacked entries, and reads them in order, except those that wait after a negative ack.
+    The journal is complete from the entry's publish until its last event of that owner. A later
+    owner begins with the unacked entries and reads them in order, except those waiting after a
+    negative ack.
     """
     published_in, overtaken_in = (
         f.col(f"{at}.owner_epoch") for at in ("published_at", "first_sent")
@@ -332,7 +342,7 @@ def _is_sure() -> Expression:
 
 
 def _is_ordered() -> Expression:
-    """Whether its place in the order is promised. What comes late of others is no concern of it."""
+    """Whether the subscription promises to deliver the entry in order."""
     is_of_key = (f.col("type") == "Key_Shared") & f.col("key").isNotNull()
     return (
         (f.col("type").isin("Exclusive", "Failover") | is_of_key)

@@ -1,14 +1,14 @@
-"""The audit of a journal as a whole, and its results by topic, subscription, consumer and hour.
+"""The audit of a whole journal, with results by topic, subscription, consumer and hour.
 
-    journal --> timelines --> deliveries (how manieth, why again) --+--> results
+    journal --> timelines --> deliveries (number, cause) -----------+--> results
                          `--> fates (acked, outstanding, lost) -----+
     journal -----------------> acks (when durable) -----------------+
 
-Edge: what is used more than once is worked out once, and kept by the executors; what does not fit
-into memory goes to the disk. All results come out of one aggregation: counts by the finest groups, and
-sums of them; percentiles, which cannot be added up, by themselves.
+Edge: frames that are used repeatedly are computed once and kept by the executors, in memory or on
+disk. One aggregation yields all results: counts by the finest groups, then sums of these counts.
+Percentiles cannot be summed and are computed separately.
 
-The ack state of each recovery becomes marks, made by the workers in bulk::
+The workers convert the ack state of each recovery to marks, in bulk::
 
     state      mark-delete 7:3, acked 7:5 to 7:8           (one event)
     marks      7:3 upto            7:8 from 5
@@ -62,11 +62,11 @@ _ROWS_MAX: Final = 65_536
 PERCENTILES: Final = (0.5, 0.99, 1.0)
 
 LATENCIES: Final = ("to_dispatch_us", "to_ack_us", "to_durable_us")
-"""From publish to first dispatch, from there to the ack, from any ack to its durability; by the
-broker's clock."""
+"""Microseconds by the broker's clock: publish to first dispatch, from there to the first ack, and
+each ack to its durable write."""
 
 VERDICTS: Final = ("fine", "incomplete", "broken")
-"""From good to bad; `verdict_rank` counts them from 1."""
+"""From best to worst; `verdict_rank` is 1 for the first."""
 
 HOUR_US: Final = 3_600_000_000
 
@@ -80,10 +80,10 @@ _LEVELS: Final = (
 
 
 def state_marks(journal: DataFrame) -> DataFrame:
-    """Marks by subscription, epoch, ledger and entry: each with `upto` or with `from_entry_id`.
+    """Return the recovered ack states as marks by subscription, epoch, ledger and entry.
 
-    `upto` is when, at the mark-delete, which covers all before it; `from_entry_id` is where the
-    range begins that ends at this entry.
+    A mark-delete has `upto`, the time of the recovery. An ack range has `from_entry_id`, its first
+    entry; its last entry is the mark's `entry_id`.
     """
     recovered = journal.where(f.col("event") == "recovered")
     ranges = recovered.where(f.col("state").isNotNull()).select(*_EVENT, "state")
@@ -139,7 +139,7 @@ def _ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class AuditLimits:
-    """From when on something is late."""
+    """Times in microseconds after which an entry or an ack is late."""
 
     grace_us: int = GRACE_US
     late_us: int = LATE_US
@@ -150,7 +150,7 @@ DEFAULT_LIMITS: Final = AuditLimits()
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What came out. Leave it (``with``) to free the journal, which is cached."""
+    """The results of an audit. Use it in a ``with`` statement, which frees the cached journal."""
 
     journal: DataFrame
     topics: DataFrame
@@ -159,7 +159,7 @@ class Audit:
     acks: DataFrame
     receipts: DataFrame
     results: DataFrame
-    """All levels in one frame; see `by_subscription` and so on."""
+    """The counts of all levels in one frame; the methods `by_*` select one level."""
 
     def __enter__(self) -> Self:
         return self
@@ -168,45 +168,45 @@ class Audit:
         self.journal.unpersist()
 
     def losses(self) -> DataFrame:
-        """FATES_COLUMNS of the entries that nobody has seen. There must be none."""
+        """Return FATES_COLUMNS of the lost entries. There must be none."""
         return self.fates.where(f.col("fate").isin(*LOST))
 
     def duplicates(self) -> DataFrame:
-        """DELIVERIES_COLUMNS of all but first deliveries."""
+        """Return DELIVERIES_COLUMNS of all redeliveries."""
         return self.deliveries.where("nth > 1")
 
     def findings(self) -> DataFrame:
-        """DELIVERIES_COLUMNS of those with something wrong. There must be none."""
+        """Return DELIVERIES_COLUMNS where a guarantee is broken. There must be none."""
         return self.deliveries.where(
             f.col("finding").isNotNull() | f.col("cause").isin("ack_lost", "unexplained")
         )
 
     def out_of_order(self) -> DataFrame:
-        """FATES_COLUMNS of the entries that another one of their key has overtaken."""
+        """Return FATES_COLUMNS of the entries that were sent after a later entry of their key."""
         return self.fates.where("is_out_of_order")
 
     def late_acks(self) -> DataFrame:
-        """ACKS_COLUMNS of those that became durable late, or are not yet."""
+        """Return ACKS_COLUMNS of the acks that became durable late, or are pending for too long."""
         return self.acks.where("is_late")
 
     def early_receipts(self) -> DataFrame:
-        """RECEIPTS_COLUMNS of receipts before the ack was durable. There must be none."""
+        """Return RECEIPTS_COLUMNS of receipts before the ack was durable. There must be none."""
         return self.receipts.where("is_early")
 
     def by_topic(self) -> DataFrame:
-        """A row for each topic."""
+        """Return the counts, one row per topic."""
         return self._level(0)
 
     def by_subscription(self) -> DataFrame:
-        """A row for each subscription."""
+        """Return the counts, one row per subscription."""
         return self._level(1)
 
     def by_consumer(self) -> DataFrame:
-        """A row for each consumer: entries that it was sent first, its deliveries, its acks."""
+        """Return one row per consumer: entries first sent to it, deliveries, acks and receipts."""
         return self._level(2).where("consumer is not null")
 
     def by_hour(self) -> DataFrame:
-        """A row for each subscription and hour: entries by publish, the rest by when it happened."""
+        """Return one row per subscription and hour: entries by publish time, the rest by event."""
         return self._level(3)
 
     def _level(self, level: int) -> DataFrame:
@@ -219,7 +219,7 @@ def audit(
     limits: AuditLimits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Audit the table ``delivery_journal`` (its JOURNAL_COLUMNS)."""
+    """Audit the table ``delivery_journal``, of which it reads JOURNAL_COLUMNS."""
     read = journal.select(*JOURNAL_COLUMNS).cache()
     events = once(read)
     of_topics = _kept(topics(events))
@@ -243,7 +243,7 @@ def audit(
 
 
 def _kept(frame: DataFrame) -> DataFrame:
-    """Worked out now, with what it was made of forgotten: else Spark plans all of it each time."""
+    """Compute the frame now and drop its plan, which Spark would otherwise repeat for each use."""
     return frame.localCheckpoint(eager=True)
 
 
@@ -273,7 +273,7 @@ def _results(
 
 
 def _counted(facts: DataFrame) -> DataFrame:
-    """A row for each group of each level, with `level`; each fact is counted once."""
+    """Return the counts, one row per group of each level; `level` indexes `_LEVELS`."""
     counts = _counts()
     finest = facts.groupBy(*_KEYS).agg(*(count.alias(name) for name, count in counts.items()))
     return _by_level(finest, [f.sum(name).alias(name) for name in counts])
@@ -297,7 +297,7 @@ def _with_percentiles(counted: DataFrame, facts: DataFrame) -> DataFrame:
 
 
 def _by_level(frame: DataFrame, sums: Sequence[Expression]) -> DataFrame:
-    """What the sums come to for each group of each level, with `level`."""
+    """Aggregate by the keys of each level; `level` indexes `_LEVELS`."""
     level = f.lit(len(_LEVELS) - 1)
     for number, keys in reversed(list(enumerate(_LEVELS))):
         bits = sum(1 << (len(_KEYS) - 1 - at) for at, key in enumerate(_KEYS) if key not in keys)
@@ -309,7 +309,11 @@ def _by_level(frame: DataFrame, sums: Sequence[Expression]) -> DataFrame:
 
 
 def _verdict() -> Expression:
-    """Of what may seem wrong since an event is missing, nothing is sure where some are."""
+    """Return the verdict of a group, one of VERDICTS.
+
+    If events were dropped, findings that a missing event could explain make it "incomplete", not
+    "broken".
+    """
     is_broken = (f.col("lost") > 0) | (f.col("ack_lost") > 0)
     is_unsure = f.col("events_dropped") > 0
     is_incomplete = is_unsure | (f.col("unknown") > 0) | (f.col("unrecorded") > 0)
@@ -359,7 +363,7 @@ def _of_receipts(of_receipts: DataFrame) -> DataFrame:
 
 
 def _counts() -> dict[str, Expression]:
-    """Counts of the audit, by name."""
+    """Return the counting expressions, by column name."""
 
     def each(column: str, values: Sequence[str], prefix: str = "") -> dict[str, Expression]:
         return {f"{prefix}{value}": f.count_if(f.col(column) == value) for value in values}

@@ -1,4 +1,4 @@
-"""The command ``ackgate pipeline audit``: its options, its results and what it says at the end."""
+"""The command ``ackgate pipeline audit``: its options, its results and its summary."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.job import DataAddress, DataFrame, JobRun
 
 TABLE_ROWS_MAX: Final = 300
-"""Subscriptions on the page."""
+"""Most subscriptions on the page."""
 SHOWN_MAX: Final = 20
-"""Subscriptions in the summary, the worst first."""
+"""Most subscriptions in the summary, the worst first."""
 
 _COUNTS: Final = (
     "expected",
@@ -49,13 +49,13 @@ _SHOWN: Final = (
 
 
 class AuditJob:
-    """Reads the delivery journals; they must have been switched on (deliveryJournalEnabled)."""
+    """Audits the delivery journals, which a broker writes only with deliveryJournalEnabled."""
 
     name = "audit"
     help = "what was delivered to whom, how often, how late; losses and duplicates, with causes"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Two: from when on something is late."""
+        """Add ``--grace-seconds`` and ``--late-ms``."""
         group = parser.add_argument_group("audit")
         group.add_argument(
             "--grace-seconds",
@@ -74,14 +74,14 @@ class AuditJob:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raise `ConfigurationError` for times below 0."""
+        """Raise `ConfigurationError` for a time that is below 0 or too large."""
         _microseconds(arguments.grace_seconds, 1_000_000, "--grace-seconds")
         _microseconds(arguments.late_ms, 1_000, "--late-ms")
 
     def run(self, run: JobRun) -> JobSummary:
-        """Audit all journals. It is fine if nothing was lost and no guarantee was broken.
+        """Audit all journals. The summary is fine if nothing was lost and no guarantee was broken.
 
-        Raises `ConfigurationError` when there is no journal: over no events at all everything is fine.
+        Raises `ConfigurationError` if there is no journal: without events nothing can be wrong.
         """
         from ackgate.pipeline.jobs.audit.frames import AuditLimits, audit  # noqa: PLC0415
         from ackgate.pipeline.jobs.journal import JOURNAL_COLUMNS  # noqa: PLC0415 - Spark
@@ -109,7 +109,10 @@ class AuditJob:
 
 
 def chosen(data: DataAddress, journal: DataFrame) -> DataFrame:
-    """The events of the chosen subscription, or all. Raises `ConfigurationError` if there are none."""
+    """Return the events of the chosen subscription and those without one; by default, all events.
+
+    Raises `ConfigurationError` if there is no journal, or none with that subscription.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - Spark
 
     if journal.isEmpty():
@@ -132,7 +135,7 @@ def _microseconds(value: float, unit_us: int, option: str) -> int:
 
 
 def _reported(run: JobRun, result: Audit) -> JobSummary:
-    """Write the page and return the summary. What the driver collects is bounded."""
+    """Write the page and return the summary. The driver collects a bounded number of rows."""
     from ackgate.pipeline.jobs.audit import curves  # noqa: PLC0415 - Spark
     from ackgate.pipeline.jobs.audit.page import AuditReport, audit_page  # noqa: PLC0415
 

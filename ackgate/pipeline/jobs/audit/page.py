@@ -1,6 +1,7 @@
 """The page of the audit: one HTML file.
 
-Pure. Rows of the table and stretches of time are bounded, and the page says what is left out.
+Pure. The page shows a bounded number of table rows and time bins, and states how many rows are left
+out.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class AuditReport:
     totals: Mapping[str, Any]
     """Totals over all subscriptions."""
     table: Sequence[Mapping[str, Any]]
-    """Results by subscription, the worst first; not all of them."""
+    """The worst subscriptions, the worst first, with the columns of `Audit.by_subscription`."""
     deliveries: Sequence[tuple[float, float, str, int]]
-    """From and until, in ms; sort; how many."""
+    """Rows of `delivery_counts`: from and until, in ms; sort; count."""
     waits: Sequence[tuple[str, int, int]]
-    """Kind; step (half powers of two of a microsecond); how many."""
+    """Rows of `latency_counts`: kind; step, whose lower bound is 2 ** (step / 2) us; count."""
 
 
 def audit_page(data: AuditReport) -> str:
@@ -119,7 +120,7 @@ def _cards(totals: Mapping[str, Any]) -> str:
 
 
 def deliveries_chart(deliveries: Sequence[tuple[float, float, str, int]]) -> Spec:
-    """Bars over time, stacked: what was sent first, and again for which reason."""
+    """Return a chart of deliveries over time, as bars stacked by sort."""
     rows: list[dict[str, Any]] = []
     tops: dict[float, int] = defaultdict(int)
     order = list(_SORTS)
@@ -153,7 +154,7 @@ def deliveries_chart(deliveries: Sequence[tuple[float, float, str, int]]) -> Spe
 
 
 def waits_chart(waits: Sequence[tuple[str, int, int]]) -> Spec:
-    """Lines: the share that waited no longer than that."""
+    """Return a chart of cumulative shares: how many waited no longer than a time, by kind."""
     by_kind: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for kind, step, count in sorted(waits):
         by_kind[kind].append((step, count))
@@ -198,7 +199,7 @@ def waits_chart(waits: Sequence[tuple[str, int, int]]) -> Spec:
 
 
 def _step_us(step: int) -> float:
-    """The lower bound of a step, in microseconds."""
+    """Return the lower bound of a step, in microseconds."""
     return float(2 ** (step / 2))
 
 

@@ -1,7 +1,7 @@
-"""The entries that there are, and which subscription each of them has to reach.
+"""The published entries, and the subscriptions that must receive each of them.
 
-    epoch 1   published 7:0, 7:1          (killed: the end of the journal never left the broker)
-    epoch 2   opened, with 7: 4 entries   so 7:2 and 7:3 are there too, `is_untold`
+    epoch 1   published 7:0, 7:1          (killed: the end of the journal was not written)
+    epoch 2   opened, with 7: 4 entries   so 7:2 and 7:3 exist too; they are `is_untold`
 
 Pure: DataFrame to DataFrame.
 """
@@ -32,7 +32,10 @@ _LEDGERS: Final = "array<struct<ledger_id:bigint,entries:bigint>>"
 
 
 def published(journal: DataFrame) -> DataFrame:
-    """PUBLISHED_COLUMNS: a row for each entry; `published_at` of an untold one: when it was found."""
+    """Return PUBLISHED_COLUMNS: one row per entry.
+
+    An entry without a published event `is_untold`; its `published_at` is the opening that found it.
+    """
     recorded = events_of(journal, "published").withColumn("is_untold", f.lit(NO))
     columns = [f.col("at").alias("published_at"), "key", "deliver_at_ms", "is_untold"]
     return recorded.select("topic", "ledger_id", "entry_id", *columns).unionByName(
@@ -41,7 +44,7 @@ def published(journal: DataFrame) -> DataFrame:
 
 
 def _untold(journal: DataFrame) -> DataFrame:
-    """Entries after the last published one of the epochs before, up to what an opening found."""
+    """Return the entries that an opening found after the last one known from earlier epochs."""
     ledgers = f.from_json(f.get_json_object("detail", "$.ledgers"), _LEDGERS)
     found = (
         events_of(journal, "opened")
@@ -54,7 +57,7 @@ def _untold(journal: DataFrame) -> DataFrame:
         .groupBy(*by, "ledger_id")
         .agg(f.max("entry_id").alias("last"))
     )
-    # Entries that earlier epochs recorded, those at their openings included.
+    # The end of the entries known from earlier epochs, those found at their openings included.
     ends = recorded.select(
         *by, f.struct("ledger_id", (f.col("last") + 1).alias("end")).alias("end")
     )
@@ -95,7 +98,11 @@ def _untold(journal: DataFrame) -> DataFrame:
 
 
 def expected(of_published: DataFrame, of_lives: DataFrame) -> DataFrame:
-    """Each entry with each durable subscription that existed then, or that began at an earlier position."""
+    """Pair each entry with each durable subscription that must receive it.
+
+    These are the subscriptions that existed when it was published, or that began before its
+    position; not those that ended before it was published.
+    """
     is_seen = f.col("published_at") > f.col("begins_at")
     is_ahead = f.coalesce(position() > f.col("begins_behind"), f.lit(NO))
     durable = of_lives.where("is_durable").select(

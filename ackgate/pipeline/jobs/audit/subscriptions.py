@@ -1,12 +1,12 @@
-"""Facts about whole subscriptions, and about each of their epochs: one row each. Small.
+"""Small frames about topics, subscriptions and their epochs.
 
-A killed broker loses the end of its journal. Nothing in the journal marks that end, but the state that
-the next owner recovers may be newer than what was recorded:
+A killed broker loses the end of its journal. Nothing in the journal marks the loss, but the state
+that the next owner recovers may be newer than the last recorded event:
 
     epoch 1   acked v1, persisted v1, acked v2     |  not recorded: acked v3, persisted v3, seek v4 ...
-    epoch 2   recovered v1   nothing is missing that is durable
-              recovered v2   a write is not recorded: what it left out, or undid, is unknown
-              recovered v3   acks are not recorded either
+    epoch 2   recovered v1   no durable write is missing in the journal
+              recovered v2   a write is missing: what it left out, or undid, is unknown
+              recovered v3   acks are missing too
 
 Pure: DataFrame to DataFrame.
 """
@@ -74,16 +74,16 @@ PERSISTS_COLUMNS: Final = (
 )
 
 TICK_MS: Final = 1_000
-"""Tick of the delayed tracker, where the journal does not have it."""
+"""Tick of the delayed tracker in ms, if the journal does not state it."""
 
 
 def topics(journal: DataFrame) -> DataFrame:
-    """TOPICS_COLUMNS: where each topic's journal begins and ends, and how many events are missing in it.
+    """Return TOPICS_COLUMNS, one row per topic: the extent of its journal, and its settings.
 
-    `headless_epoch` is the one whose beginning is no longer in the journal, if there is one: its settings
-    and the durable state before it are unknown. The other columns have the settings at each opening:
-    whether delayed delivery was on all the time, how early a tracker may be, and whether receipts promise
-    durability.
+    `events_dropped` counts events that the broker left out. `headless_epoch` is the epoch whose
+    beginning is no longer in the journal, or null: its settings and the durable state before it are
+    unknown. `is_delayed_on`: delayed delivery was always on. `tick_ms`: how early a tracker may
+    deliver. `is_receipt_durable`: receipts always promised durability.
     """
     dropped = f.when(f.col("event") == "dropped", f.coalesce("version", f.lit(1))).otherwise(0)
 
@@ -113,14 +113,17 @@ def topics(journal: DataFrame) -> DataFrame:
 
 
 def lives(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
-    """LIVES_COLUMNS: of each subscription its last life, and how far it has been read.
+    """Return LIVES_COLUMNS, one row per subscription: its last life, and how far it was read.
 
-    `rewinds` are the positions that it was moved back to (by a seek, or created again), `moves` the times of
-    all moves, `recovered` is when its state was read back last, `is_unordered` that a key may go to several
-    consumers at once, `noted_epochs` are those with cumulative acks or a recovered state, `read_up_to` is
-    the highest entry that normal reads have sent in the topic's last epoch, since the last rewind
-    (`rewound_at`), `sent_until_us` when anything was sent last in that epoch. For `*_epochs` see
-    `_recoveries`.
+    `rewinds`: time and position of each seek and each creation.
+    `rewound_at`: the last of these times.
+    `moves`: times of all resets and creations.
+    `recovered`: time, version and mark-delete of the last recovery.
+    `is_unordered`: a key may go to several consumers at once.
+    `noted_epochs`: epochs with cumulative acks or a recovered state.
+    `read_up_to`: highest entry that normal reads sent in the last epoch, since `rewound_at`.
+    `sent_until_us`: last dispatch in the topic's last epoch.
+    For the other `*_epochs` see `_recoveries`.
     """
     begun = _begun(journal)
     is_read = (
@@ -151,16 +154,16 @@ def lives(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
 
 
 def _recoveries(journal: DataFrame) -> DataFrame:
-    """A row for each subscription: the epochs that began with a newer state than recorded.
+    """Return one row per subscription: the epochs that recovered a newer state than was recorded.
 
-    `write_untold_epochs`: the epoch before has no record that the recovered state was durable.
-    `ack_untold_epochs`: it has acks or moves that the epoch before did not record. `holding_epochs`:
-    there were entries that wait after a negative ack, which no event names.
+    `write_untold_epochs`: the epoch before did not record the write of the recovered state.
+    `ack_untold_epochs`: the recovered state has acks or moves that the epoch before did not record.
+    `holding_epochs`: entries were waiting after a negative ack, which no event names.
     """
     event = f.col("event")
     is_recovered, is_made = event == "recovered", event == "subscribed"
     is_durable = event.isin("subscribed", "unsubscribed", "recovered", "persisted")
-    # A new cursor begins with version 0; of one that is gone there is none.
+    # A new cursor begins with version 0; a deleted cursor has no version.
     version = f.when(is_made, f.lit(0).cast("bigint")).otherwise(f.col("version"))
     cursor_ledger_id, nacks = (
         f.get_json_object("detail", f"$.{name}").cast("bigint")
@@ -186,8 +189,8 @@ def _recoveries(journal: DataFrame) -> DataFrame:
     recorded, durable = f.col("before.recorded_version"), f.col("before.durable")
     found = f.col("recovered")
     is_next = f.col("before.owner_epoch") == f.col("owner_epoch") - 1
-    # Created again, it counts versions from 0. It has a younger cursor ledger, or none yet: then it
-    # has been there for moments only, and differs by its place.
+    # A subscription that was created again counts versions from 0. It has a newer cursor ledger, or
+    # none yet: then it has existed for moments only, and its mark-delete differs.
     is_known_ledger = found["ledger_id"].eqNullSafe(durable["ledger_id"]) | f.coalesce(
         found["ledger_id"] < durable["ledger_id"], f.lit(NO)
     )
@@ -218,7 +221,7 @@ def _recoveries(journal: DataFrame) -> DataFrame:
 
 
 def _begun(journal: DataFrame) -> DataFrame:
-    """A row for each subscription, of what its own events say."""
+    """Return one row per subscription, with the columns that follow from its own events."""
     is_made, is_gone = f.col("event") == "subscribed", f.col("event") == "unsubscribed"
     is_rewind = is_made | ((f.col("event") == "reset") & (f.col("reason") == "seek"))
     is_gate = f.col("event").isin("gate_shut", "gate_opened")
@@ -274,7 +277,7 @@ def _begun(journal: DataFrame) -> DataFrame:
 
 
 def with_moves(rows: DataFrame, of_lives: DataFrame, is_asked: Expression) -> DataFrame:
-    """The rows, those that are asked about with `moves`. Lists of moves may be long, and are for few rows."""
+    """Add `moves` to the rows where `is_asked`, null elsewhere: the lists may be long."""
     of = {name: f"of_{name}" for name in SUBSCRIPTION}
     moves = of_lives.select(*(f.col(name).alias(of[name]) for name in of), "moves")
     is_its = reduce(and_, (f.col(name) == f.col(of[name]) for name in of), is_asked)
@@ -282,10 +285,10 @@ def with_moves(rows: DataFrame, of_lives: DataFrame, is_asked: Expression) -> Da
 
 
 def persists(journal: DataFrame) -> DataFrame:
-    """PERSISTS_COLUMNS: for each epoch the version that was durable at its end.
+    """Return PERSISTS_COLUMNS: for each epoch, the version that was durable at its end.
 
-    `cut_epochs` are those, this one or later, whose last record a limit had cut. Writes before the
-    subscription was created again do not count.
+    `cut_epochs`: epochs, from this one on, whose last record a limit had cut. If the subscription
+    was created again in the epoch, only writes after that count.
     """
     dropped, in_memory, persisted = detail_numbers(
         "entries_dropped", "batch_indexes_in_memory", "batch_indexes_persisted"

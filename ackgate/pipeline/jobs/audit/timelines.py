@@ -1,10 +1,10 @@
-"""What happened to each entry at each subscription, cut at its deliveries.
+"""The events of each entry at each subscription, grouped by delivery.
 
     nth        0                    1                           2
     events     published  (acked)   dispatched  nacked  acked   dispatched  acked
-    row        what lies before     the delivery, with its nack and ack ...
+    row        before the first     the delivery, with its nack and ack ...
 
-Everything else of the audit is made of these rows: it looks at the events of an entry once. Pure:
+The rest of the audit builds on these rows, so that the events of an entry are read once. Pure:
 DataFrame to DataFrame. Windows are by entry, so that no topic is too large for one task.
 """
 
@@ -40,13 +40,15 @@ TIMELINE_COLUMNS: Final = (
 
 
 def timelines(journal: DataFrame, of_expected: DataFrame) -> DataFrame:
-    """TIMELINE_COLUMNS: a row for each delivery, and one (`nth` 0) for the time before the first.
+    """Return TIMELINE_COLUMNS: a row per delivery, and one (`nth` 0) for the time before the first.
 
-    Structs: `published` (at, key, deliver_at_ms, is_untold; the same in all rows of an entry, null:
-    it did not have to reach the subscription), `first_ack` and `last_ack` (at, version: the first
-    whole ack behind this delivery, and behind the one before), `partly_before` (at, version,
-    unacked_indexes: the newest partial ack before it). `ended_at` is when it was first acked or
-    given back, `acked_before_at` the last whole ack before it.
+    `published` (at, key, deliver_at_ms, is_untold): the same in all rows of an entry; null if the
+    subscription does not have to receive it.
+    `first_ack` (at, version): the first whole ack after this delivery, before the next one.
+    `last_ack` (at, version): the same of the previous delivery.
+    `partly_before` (at, version, unacked_indexes): the newest partial ack before this delivery.
+    `ended_at`: when this delivery was first wholly acked or nacked.
+    `acked_before_at`: the last whole ack before this delivery.
     """
     of_entries = of_expected.select(
         *ENTRY,

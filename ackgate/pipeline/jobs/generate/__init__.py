@@ -1,4 +1,4 @@
-"""``ackgate pipeline generate``: data of any size, as a broker would have stored it, without one."""
+"""``ackgate pipeline generate``: writes data of any size, as a broker would."""
 
 from ackgate.pipeline.jobs.generate.job import JOB
 

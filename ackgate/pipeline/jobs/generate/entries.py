@@ -1,12 +1,12 @@
-"""Many message entries at once, as a producer with checksums would have sent them.
+"""Builds many message entries at once, in the format of a producer that sends checksums.
 
-Pure. Entries of one shape (the same number of bytes in each field) are rows of one matrix, in which a
-field is a block of columns::
+Pure. Entries of one shape (equal field widths in bytes) are the rows of one matrix, and each field
+is a block of columns::
 
     | 0e 01 | crc | size | 0a .. name | 10 seq | 18 time | 32 .. key | ... | payload |
     | 0e 01 | crc | size | 0a .. name | 10 seq | 18 time | 32 .. key | ... | payload |
 
-so that nothing but the checksum is done entry by entry.
+Only the checksum is computed entry by entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = "NDArray[np.int64]"
 Columns: TypeAlias = "NDArray[np.uint8] | bytes"
-"""Bytes of a field, entry by entry, or the same for all."""
+"""A field: a matrix with one row of bytes per entry, or bytes that all entries share."""
 
 _KEY_DIGITS: Final = 9
 _PROPERTY_DIGITS: Final = 6
@@ -53,7 +53,10 @@ _SINGLE_EVENT_TIME: Final = b"\x28"
 
 
 class EntryMaker:
-    """The entries of one topic, in order. What it makes depends on how they are asked for, too."""
+    """Makes the entries of one topic, in order.
+
+    The result depends on the seed and on how the calls of `make` divide the entries.
+    """
 
     def __init__(self, topic: TopicPlan) -> None:
         self._topic = topic
@@ -61,7 +64,7 @@ class EntryMaker:
         self._producer = f"generator-{topic.number}".encode()
 
     def make(self, first: int, count: int) -> list[bytes]:
-        """`count` entries from the topic's entry `first` on."""
+        """Return `count` encoded entries, beginning with the topic's entry number `first`."""
         size, messages = self._topic.plan.batch_size, self._topic.messages
         left_over = messages - (first + count - 1) * size
         if size > 1 and left_over < size:
@@ -122,7 +125,7 @@ class EntryMaker:
         return list(entries)
 
     def _payload(self, count: int, batch_size: int, own: _Own) -> list[Columns]:
-        """Random bytes; in a batch each message with its own metadata in front."""
+        """Return random payloads; in a batch, each message follows its own metadata."""
         size = self._topic.plan.payload_bytes
         content = self._random.integers(0, 256, (batch_size, count, size), dtype=np.uint8)
         if batch_size == 1:
@@ -138,21 +141,21 @@ class EntryMaker:
 
 @dataclass(slots=True)
 class _Own:
-    """What a message has of its own: in the entry's metadata, or in a batch in that of each message."""
+    """Key, event time and properties, for the entry's metadata or for each message of a batch."""
 
     key: list[Columns] = field(default_factory=list)
     event_time: Columns = b""
     properties: list[list[Columns]] = field(default_factory=list)
 
     def fields(self, of_property: bytes, of_key: bytes, of_event_time: bytes) -> list[Columns]:
-        """With these tags, in the order that Protobuf's own library writes."""
+        """Return the present fields with these tags, in the order of Protobuf's own library."""
         found = [part for each in self.properties for part in (of_property, *each)]
         found += [of_key, *self.key] if self.key else []
         return found + ([of_event_time, self.event_time] if _width([self.event_time]) else [])
 
 
 def _property(number: int, values: Numbers) -> list[Columns]:
-    """A KeyValue, after its tag."""
+    """Return an encoded KeyValue, from its length on; the caller writes the tag."""
     name = f"property-{number}".encode()
     pair: list[Columns] = [b"\x0a", _varint(len(name)), name]
     pair += [b"\x12", _varint(_PROPERTY_DIGITS), digit_columns(values, _PROPERTY_DIGITS)]
@@ -160,7 +163,7 @@ def _property(number: int, values: Numbers) -> list[Columns]:
 
 
 def varint_columns(numbers: Numbers) -> NDArray[np.uint8]:
-    """Protobuf's varints, a row each. All must take the same number of bytes."""
+    """Encode numbers as Protobuf varints, one row each. All must have the same width in bytes."""
     width = int(varint_widths(numbers[:1])[0])
     shifts = np.arange(width, dtype=np.int64) * 7
     columns = (numbers[:, None] >> shifts) & 0x7F
@@ -169,19 +172,19 @@ def varint_columns(numbers: Numbers) -> NDArray[np.uint8]:
 
 
 def varint_widths(numbers: Numbers) -> Numbers:
-    """Bytes that each of them takes."""
+    """Return the width in bytes of each number as a varint."""
     borders = np.left_shift(np.int64(1), np.arange(7, 63, 7, dtype=np.int64))
     return np.searchsorted(borders, numbers, side="right") + 1
 
 
 def digit_columns(numbers: Numbers, width: int) -> NDArray[np.uint8]:
-    """Decimal, with zeros in front."""
+    """Return each number as one row of ASCII decimal digits, padded with zeros to `width`."""
     powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
     return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
 
 
 def _shapes(*fields: Numbers) -> list[NDArray[np.intp]]:
-    """Entries in groups of the same shape: in each field the same width, and 0 where others have 0."""
+    """Group entry indexes by shape: equal varint width in each field; 0 is a width of its own."""
     code = np.zeros(len(fields[0]), dtype=np.int64)
     for numbers in fields:
         code = code * 16 + np.where(numbers == 0, 0, varint_widths(numbers))
@@ -189,7 +192,7 @@ def _shapes(*fields: Numbers) -> list[NDArray[np.intp]]:
 
 
 def _sealed(count: int, metadata: Sequence[Columns], payload: Sequence[Columns]) -> list[bytes]:
-    """Header, metadata and payload as entries, with their checksums."""
+    """Assemble `count` entries from metadata and payload, each with header and checksum."""
     parts = [MAGIC, bytes(4), _width(metadata).to_bytes(4, "big"), *metadata, *payload]
     width = _width(parts)
     matrix = np.empty((count, width), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""The command: its options, and what it says at the end."""
+"""The command ``ackgate pipeline generate``: its options and its summary."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class GenerateJob:
-    """Writes a data directory. Needs no Spark; its output is the directory itself."""
+    """Writes a data directory, which is also the job's output. Runs without Spark."""
 
     name = "generate"
     help = "make a data directory of any size, which a broker can start on; the same for one seed"
     needs_spark = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the fields of `GeneratePlan`."""
+        """Add ``--data-dir`` and one option for each field of `GeneratePlan`."""
         parser.add_argument(
             "--data-dir",
             dest="output",
@@ -45,7 +45,7 @@ class GenerateJob:
         _plan(arguments)
 
     def run(self, run: JobRun) -> JobSummary:
-        """Write it. Raises `ConfigurationError`, `StorageError`."""
+        """Write the data directory. Raises `ConfigurationError` or `StorageError`."""
         from ackgate.pipeline.jobs.generate.writing import write_data  # noqa: PLC0415 - not to parse
 
         plan = _plan(run.arguments)

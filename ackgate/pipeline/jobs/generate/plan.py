@@ -1,6 +1,6 @@
-"""The plan: how many messages on which topics, and which of them are acked.
+"""The plan of the generated data: messages per topic, ledgers, and the acked share.
 
-Pure. Everything follows from the plan and its seed.
+Pure. The same plan with the same seed always produces the same data.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TENANT: Final = "public"
 NAMESPACE: Final = "default"
 
 MESSAGES_PER_MS: Final = 10
-"""Messages of one topic in each ms, by their publish times."""
+"""Messages per millisecond of publish time, on each topic."""
 
 LEDGERS_PER_TOPIC_MAX: Final = 5_000
-"""What a topic's node has room for under the store's size guard, and some to spare."""
+"""Most ledgers of one topic. Its node stays below the store's size limit, with some room left."""
 
 START_MS: Final = 1_767_225_600_000
 """2026-01-01, 00:00 UTC."""
@@ -28,31 +28,32 @@ START_MS: Final = 1_767_225_600_000
 
 @dataclass(frozen=True, slots=True)
 class GeneratePlan:
-    """The constructor checks it: raises `ConfigurationError` naming the option."""
+    """Options of the job. An invalid one raises `ConfigurationError`, which names the option."""
 
     messages: int
     seed: int
     topics: int = 1
     skew: float = 0.0
-    """Share of the messages that the first topic gets; 0: all get the same."""
+    """Share of the messages on the first topic, 0 to 1. 0: all topics get equally many."""
     subscriptions: int = 1
-    """On each topic."""
+    """Subscriptions of each topic."""
     keys: int = 1_000
+    """Number of different keys. 0: messages have no key."""
     properties: int = 0
-    """Properties of each message: ``property-0`` and on."""
+    """Properties per message, named ``property-0``, ``property-1`` and so on."""
     event_seconds_max: int = 0
-    """The event time is up to so long before the publish time; 0: there is none."""
+    """Longest time from event to publish. 0: messages have no event time."""
     delayed_share: float = 0.0
     delay_seconds_max: int = 86_400
     batch_size: int = 1
     payload_bytes: int = 100
     ledger_entries: int = 50_000
     acked_share: float = 0.0
-    """How much of a topic is acked from its beginning on, but for the holes."""
+    """Share of each topic, from its beginning, that is acked except for the holes; 0 to 1."""
     holes: int = 100
-    """Entries of the acked part that are not, at most, for each subscription."""
+    """Most unacked entries inside the acked part, for each subscription."""
     start_ms: int = START_MS
-    """Publish time of the first message."""
+    """Publish time of the first message of each topic, in ms since 1970."""
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -75,7 +76,7 @@ class GeneratePlan:
             )
 
     def each_topic(self) -> Iterator[TopicPlan]:
-        """In the order in which they are written."""
+        """Yield the plan of each topic, in the order in which they are written."""
         first = round(self.messages * self.skew) if self.skew and self.topics > 1 else None
         shared, sharing = self.messages - (first or 0), self.topics - (first is not None)
         for number in range(self.topics):
@@ -101,16 +102,16 @@ class TopicPlan:
 
     @property
     def entries(self) -> int:
-        """A batch is one; the last may be smaller than the others."""
+        """Number of entries. Each holds one batch; the last batch may be smaller."""
         return -(-self.messages // self.plan.batch_size)
 
     @property
     def entries_acked(self) -> int:
-        """Where the acked part ends."""
+        """Number of entries in the acked part, holes included."""
         return round(self.entries * self.plan.acked_share)
 
     def ledgers(self) -> Iterator[tuple[int, int]]:
-        """First entry of the topic and number of entries, of each."""
+        """Yield for each ledger its first entry, counted through the topic, and its entry count."""
         for first in range(0, self.entries, self.plan.ledger_entries):
             yield first, min(self.plan.ledger_entries, self.entries - first)
 

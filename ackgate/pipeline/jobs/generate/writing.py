@@ -1,9 +1,9 @@
-"""A data directory, written as a broker writes it: ledgers, topics' nodes, cursors.
+"""Writes a data directory as a broker does: ledgers, topic nodes and cursors.
 
-Edge: the metadata store and a bookie in a directory of their own, which nobody else looks at yet.
-Topic by topic, ledger by ledger; while the bookie writes one part of a ledger the next is made.
-Message ledgers are closed; cursors are left as by a broker that was killed, with their ledgers, since
-one that is closed keeps nothing but its last state.
+Edge: opens a metadata store and bookies in a directory that nobody else uses yet. Writes one topic
+after the other, one ledger after the other; while a bookie writes one part of a ledger, the next
+part is made. Message ledgers are closed. Cursors are left open, as a killed broker leaves them: a
+closed cursor keeps only its last state, an open one keeps the ledger with its history.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 _BYTES_PER_APPEND: Final = 4 * 1024 * 1024
 _ENTRIES_PER_APPEND_MAX: Final = 10_000
 _PERSISTS: Final = 24
-"""Writes of a cursor's state, spread over the time of its acks: enough of a history for a forecast."""
+"""Times that a cursor's state is persisted, spread over its acks: enough for a forecast."""
 
 _LEDGERS_AT_ONCE_MAX: Final = 64
-"""That are made, or closed, side by side. Small ledgers spend their time waiting for the disk."""
+"""Ledgers created, or closed, concurrently. Small ledgers mostly wait for the disk."""
 
 _OWNER_EPOCH: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedData:
-    """How much there is now."""
+    """Counts of what has been written so far."""
 
     entries: int
     message_ledgers: int
@@ -72,7 +72,7 @@ class GeneratedData:
 async def write_data(
     directory: Path, plan: GeneratePlan, report: Callable[[str], None]
 ) -> GeneratedData:
-    """Write all of it into this empty directory. Raises `StorageError`."""
+    """Write the planned data into an empty directory. Raises `StorageError`."""
     settings = PersistenceSettings()
     await to_thread(directory.chmod, DIRECTORY_MODE)
     clock = _Clock(plan.start_ms)
@@ -106,14 +106,14 @@ async def write_data(
 
 
 class _Clock:
-    """Time goes on with the messages; for tasks side by side, with those of each."""
+    """A clock set by hand to the publish times, in ms; a task can have a time of its own."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self._of_task: ContextVar[int | None] = ContextVar("now_ms", default=None)
 
     def set_for_task(self, now_ms: int) -> None:
-        """What it is for the task that calls this, and for nobody else."""
+        """Set the time for the calling task only."""
         self._of_task.set(now_ms)
 
     def __call__(self) -> int:
@@ -140,7 +140,7 @@ class _Writing:
         self._clock = clock
 
     async def topic(self, topic: TopicPlan) -> None:
-        """Its ledgers, then the node that names them, then its cursors."""
+        """Write the topic's ledgers, then the node that names them, then its cursors."""
         path = topic_path(TENANT, NAMESPACE, topic.name)
         self._clock.now_ms = self._plan.start_ms
         ledgers = MessageLedgers()
@@ -160,7 +160,11 @@ class _Writing:
         )
 
     async def _ledgers(self, path: str, topic: TopicPlan) -> list[MessageLedgerRecord]:
-        """Made and ended side by side, filled one after the other: the same every time."""
+        """Write the topic's message ledgers and return their records.
+
+        Ledgers are created and closed concurrently. They are filled one after the other, so that
+        the same plan always produces the same entries.
+        """
         maker, ends = EntryMaker(topic), Semaphore(_LEDGERS_AT_ONCE_MAX)
         ledgers = topic.ledgers()
         under_way = []
@@ -178,7 +182,7 @@ class _Writing:
         return [ending.result() for ending in under_way]
 
     def _time_ms(self, entries: int) -> int:
-        """When so many of a topic's entries had been sent."""
+        """Return the time, in ms, at which this many entries of a topic had been sent."""
         return self._plan.start_ms + entries * self._plan.batch_size // MESSAGES_PER_MS
 
     async def _created(self, path: str, first: int) -> LedgerWriter:
@@ -191,7 +195,7 @@ class _Writing:
     async def _filled(
         self, writer: LedgerWriter, maker: EntryMaker, first: int, count: int
     ) -> AppendTicket | None:
-        """All entries are on their way; the last of them may not have arrived."""
+        """Append a ledger's entries; return the ticket of the last append, not awaited yet."""
         step = self._entries_per_append()
         under_way: AppendTicket | None = None
         for at in range(first, first + count, step):
@@ -249,7 +253,7 @@ async def _ended(
 def _ack(
     store: CursorStore, topic: TopicPlan, ledgers: MessageLedgers, entries: np.ndarray[Any, Any]
 ) -> None:
-    """Ack entries that are numbered through the topic."""
+    """Ack these entries, which are numbered through the whole topic."""
     for ledger_id, (first, count) in zip(ledgers.ledger_ids, topic.ledgers(), strict=True):
         start, stop = np.searchsorted(entries, (first, first + count))
         if stop > start:

@@ -1,4 +1,4 @@
-"""``ackgate pipeline rebuild-delayed-index``: the buckets of delayed trackers, out of the messages."""
+"""``ackgate pipeline rebuild-delayed-index``: rebuilds buckets of delayed entries from messages."""
 
 from ackgate.pipeline.jobs.rebuild_delayed_index.job import JOB
 

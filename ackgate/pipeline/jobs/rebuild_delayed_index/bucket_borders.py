@@ -1,14 +1,14 @@
-"""Where a bucket ends and the next one begins: as `BucketTracker` seals while it is offered entries.
+"""Plans where each bucket ends, by the rule by which `BucketTracker` seals while entries are added.
 
-Pure. Only counts matter: entries come in order of position; a bucket that has `entries_max` takes no
-more, and one that has `entries_min` takes none of a further ledger. ::
+Pure. Only counts matter. Entries come in order of position. A bucket of `entries_max` entries is
+full, and a bucket of `entries_min` entries takes none of a higher ledger. ::
 
     ledger     7         8      9              10        entries_min 5, entries_max 9
     entries    # # # #   # # #  # # # # # # # # # # # #  # #
     bucket     |- 0 ----------| |- 1 ------------| |- 2 ------|
 
-The last bucket stays in a broker's memory until it is closed, and is stored then if it is worth a
-ledger. So it is here; what is not stored is read by the broker.
+A broker keeps the last bucket in memory, and stores it at the end if it is worth a ledger. The same
+rule applies here. If the last bucket is not stored, the broker reads its entries again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class RunSize(NamedTuple):
-    """How many entries a run has."""
+    """Number of wanted entries of a run."""
 
     ledger_id: int
     first_entry_id: int
-    """With the ledger it names the run."""
+    """Together with the ledger it identifies the run."""
     entries: int
 
 
 class Piece(NamedTuple):
-    """Entries `start` to `stop` - 1 of a run are in this bucket."""
+    """Part of a run, by index: its entries `start` to `stop` - 1 belong to this bucket."""
 
     ledger_id: int
     first_entry_id: int
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 
 def plan_buckets(runs: Iterable[RunSize], settings: BucketSettings) -> list[Piece]:
-    """The pieces of all buckets that are worth storing; `runs` in order of position."""
+    """Cut the runs of one target, in order of position, into the buckets that are worth storing."""
     pieces: list[Piece] = []
     bucket, filled, highest = 0, 0, -1
     for ledger_id, first_entry_id, entries in runs:

@@ -1,6 +1,6 @@
-"""Delayed entries of a message ledger as a row with two binary columns: what travels between tasks.
+"""Runs: delayed entries of one message ledger, packed into one Spark row with two binary columns.
 
-Pure: NumPy and Arrow. A row of Spark for each entry would cost more than all the work on it. ::
+Pure: NumPy and Arrow. A Spark row for each entry would cost more than all the rest. ::
 
     ledger_id  entry_id  deliver_at_ms        ledger_id  first_entry_id  entries  entry_ids  times_ms
         7          0       1700                   7            0            3      0 2 5     17 ..
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 RUN_ENTRIES_MAX: Final = 65_536
-"""Entries that are gathered before rows are made of them; none has more. Bounds a task's memory."""
+"""Most entries collected before they are packed, and so of one run. Bounds a task's memory."""
 
 NUMBER: Final = np.dtype("<i8")
-"""Type of the numbers in binary columns."""
+"""Type of the numbers in the binary columns."""
 
 RUN: Final = (
     Column("ledger_id", Kind.LONG, "Of all its entries."),
@@ -41,7 +41,7 @@ RUN: Final = (
 
 
 class EntryRun(NamedTuple):
-    """Entries of one ledger, ascending."""
+    """Entries of one ledger, in ascending order: two arrays of one length."""
 
     ledger_id: int
     entry_ids: Numbers
@@ -49,7 +49,7 @@ class EntryRun(NamedTuple):
 
 
 def pack_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of rows (ledger_id, entry_id, deliver_at_ms) that ascend within each ledger."""
+    """Pack rows (ledger_id, entry_id, deliver_at_ms), ascending in each ledger, into `RUN` rows."""
     gathered: list[pa.RecordBatch] = []
     entries = 0
     for batch in batches:
@@ -85,12 +85,12 @@ def _packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def binary_slices(numbers: Numbers, bounds: Numbers) -> pa.Array:
-    """These numbers, cut at the bounds, as a binary column."""
+    """Return a binary column whose row i holds ``numbers[bounds[i] : bounds[i + 1]]``."""
     offsets = (bounds * NUMBER.itemsize).astype(np.int32)
     data = pa.py_buffer(np.ascontiguousarray(numbers, NUMBER))
     return pa.Array.from_buffers(pa.binary(), bounds.size - 1, [None, pa.py_buffer(offsets), data])
 
 
 def numbers_of(column: pa.Array, row: int) -> Numbers:
-    """The numbers in one row of a binary column. A view."""
+    """Return the numbers in one row of a binary column, as a view."""
     return np.frombuffer(column[row].as_buffer(), NUMBER)

@@ -1,4 +1,4 @@
-"""Which trackers there are to rebuild, out of the catalogue and the policies.
+"""Finds the topics and trackers to rebuild, by the catalogue and the policies.
 
 Edge: reads the metadata store.
 """
@@ -32,7 +32,7 @@ PARTITION: Final = "-partition-"
 
 
 class DelayedTopic(NamedTuple):
-    """A topic whose messages wait for their time."""
+    """A topic with delayed delivery enabled."""
 
     topic: CatalogueTopic
     tick_ms: int
@@ -47,12 +47,15 @@ class MarkDeletes(NamedTuple):
     all: Mapping[tuple[str, str], Position]
 
     def of(self, topic: str, cursor: str) -> Position:
-        """Before everything, when nothing is stored of it."""
+        """Return the cursor's mark-delete, or `NOTHING` if none is stored."""
         return self.all.get((topic, cursor), NOTHING)
 
 
 def check_settings(settings: DelayedSettings, subscription: str | None) -> None:
-    """Raise `ConfigurationError` unless these settings give buckets, of one subscription."""
+    """Raise `ConfigurationError` unless a broker with these settings keeps delayed buckets.
+
+    Also raised for a single `subscription` if all subscriptions of a topic share one index.
+    """
     if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
         raise ConfigurationError(
             "a broker of these settings keeps delayed messages in memory and would delete the "
@@ -71,13 +74,13 @@ def find_topics(
     subscription: str | None,
     settings: DelayedSettings,
 ) -> list[DelayedTopic]:
-    """The topics of these names, or all whose messages are delayed.
+    """Return the topics with delayed delivery: those of `names`, or all if there are no names.
 
-    Raises `CallerError` for a name that there is not, and for a topic that was named where nothing
-    is delayed; `CorruptRecordError`.
+    Raises `CallerError` for an unknown topic or subscription, and for a named topic without delayed
+    delivery; `CorruptRecordError` for policies that cannot be read.
     """
     topics = catalogue.topics(names)
-    catalogue.all_cursors(topics, subscription)  # refuses a name that no topic has
+    catalogue.all_cursors(topics, subscription)  # raises if no topic has the subscription
     found = []
     for topic in topics:
         policy = effective_policy(catalogue, topic, settings)
@@ -110,7 +113,7 @@ def _delayed_topic(
 def effective_policy(
     catalogue: Catalogue, topic: CatalogueTopic, settings: DelayedSettings
 ) -> DelayedDeliveryPolicy:
-    """What holds for the topic: its own policy, its namespace's, or the broker's settings."""
+    """Resolve the topic's policy: its own, else its namespace's, else the broker's settings."""
     tenant, namespace, name = topic.name.partition("://")[2].split("/", 2)
     whole, found, number = name.rpartition(PARTITION)
     name = whole if found and number.isascii() and number.isdigit() else name
@@ -139,7 +142,7 @@ def _policy_at(catalogue: Catalogue, path: str) -> DelayedDeliveryPolicy | None:
 def targets_of(
     topics: list[DelayedTopic], mark_deletes: MarkDeletes, settings: DelayedSettings
 ) -> Targets:
-    """One for each subscription, or for each topic when its subscriptions share an index."""
+    """Return a target for each subscription, or for each topic with a shared index."""
     is_shared = settings.delayed_delivery_shared_index_enabled
     targets: list[Target] = []
     by_ledger: dict[int, tuple[int, ...]] = {}

@@ -8,8 +8,9 @@
                                            +----------------------> bucket_parts --> sealed
                                                                            `-------> listed
 
-An entry is never a row of its own after `delayed_runs`. The driver collects a line for each run, bucket
-and subscription. State of a task: a run (`RUN_ENTRIES_MAX`), or a bucket (`entries_max`).
+Between `delayed_runs` and `listed` no entry has a row of its own. The driver collects one row for
+each run, bucket and subscription. A task works on one run (at most `RUN_ENTRIES_MAX` entries) or
+one bucket (at most `entries_max`) at a time.
 """
 
 from __future__ import annotations
@@ -90,30 +91,30 @@ class SealPlan(NamedTuple):
     """What a task needs to know to seal a bucket."""
 
     directory: Path
-    """Where its ledger entries are left."""
+    """Where tasks write the ledger entries of sealed buckets."""
     settings: BucketSettings
     persistence: PersistenceSettings
-    """Without its secrets."""
+    """Without the ledger password."""
 
 
 # -- entries ---------------------------------------------------------------------------------------
 
 
 def delayed_runs(messages: DataFrame, now_ms: int) -> DataFrame:
-    """The messages whose time is still to come, a row for each run of a ledger's."""
+    """Pack the messages due after `now_ms` into runs: one `RUN` row for each."""
     delayed = messages.where(F.col("deliver_at_ms") > now_ms).select(*MESSAGE_COLUMNS)
     return delayed.mapInArrow(pack_runs, spark_schema(RUN))
 
 
 def acked_ranges(ack_state: DataFrame) -> DataFrame:
-    """The acked ranges of all cursors, by message ledger."""
+    """Collect the acked ranges of all cursors into one row for each message ledger."""
     ranges = ack_state.where(F.col("kind") == "range")
     one = F.struct("subscription", "first_entry_id", "end_entry_id")
     return ranges.groupBy("ledger_id").agg(F.collect_list(one).alias("acked"))
 
 
 def mark_deletes(ack_state: DataFrame) -> DataFrame:
-    """The mark-delete of each cursor: up to there everything is acked."""
+    """Return the mark-delete position of each cursor, one row each."""
     return ack_state.where(F.col("kind") == "mark_delete").select(
         "topic",
         "subscription",
@@ -123,7 +124,10 @@ def mark_deletes(ack_state: DataFrame) -> DataFrame:
 
 
 def wanted_runs(runs: DataFrame, acked: DataFrame, targets: Targets, now_ms: int) -> DataFrame:
-    """What each target's tracker would keep of each run; rows without an entry carry counts."""
+    """Select the entries of each run that each target's tracker would keep.
+
+    Returns a `WANTED` row for each run and target, with counts even if no entry is kept.
+    """
     joined = runs.join(acked, "ledger_id", "left")
 
     def wanted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,12 +192,12 @@ def _ranges_by_cursor(acked: pa.ListScalar) -> dict[str, AckedRanges]:
 
 
 def run_sizes(wanted: DataFrame) -> DataFrame:
-    """A line for each run and target."""
+    """Return the counts of each run and target, without the entries."""
     return wanted.select("target", "ledger_id", "first_entry_id", "delayed", "entries")
 
 
 def bucket_parts(wanted: DataFrame, pieces: DataFrame, partitions: int) -> DataFrame:
-    """The entries of each bucket, by the pieces that its border plan has cut."""
+    """Cut the wanted runs into the planned pieces, with all pieces of a bucket in one partition."""
     cut = F.broadcast(pieces).join(wanted, ["target", "ledger_id", "first_entry_id"])
     width = NUMBER.itemsize
     slices = [
@@ -206,9 +210,9 @@ def bucket_parts(wanted: DataFrame, pieces: DataFrame, partitions: int) -> DataF
 
 
 def sealed(parts: DataFrame, plan: SealPlan) -> DataFrame:
-    """A line for each bucket, whose ledger entries are left in files (`sealing.keep`)."""
+    """Seal each bucket and write its ledger entries to a file; return a `SEALED` row for each."""
 
-    # A function with hints that can be looked up: Spark 4.1 and newer read them, and warn of others.
+    # Spark 4.1 and newer resolve the type hints of this function, and warn if they cannot.
     def sealed_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         return _seal(key, rows, plan=plan)
 
@@ -235,7 +239,7 @@ def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
 
 
 def listed(parts: DataFrame, settings: BucketSettings) -> DataFrame:
-    """A row for each entry of each bucket, in the bucket's order."""
+    """Return a `LISTED` row for each entry of each bucket, in the bucket's order."""
 
     def listed_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         return _list(key, rows, settings=settings)

@@ -20,7 +20,7 @@ TIME_MS_MAX: Final = 2**63 - 1
 
 
 class RebuildDelayedIndex:
-    """Makes delayed buckets in the storage of a stopped broker, or below the output only."""
+    """Rebuilds delayed buckets: in a stopped broker's storage, or as rows below the output."""
 
     name = "rebuild-delayed-index"
     help = (
@@ -49,7 +49,7 @@ class RebuildDelayedIndex:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raise `ConfigurationError` for settings under which no data can be indexed."""
+        """Raise `ConfigurationError` if settings or ``--now-ms`` allow no rebuild."""
         from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (  # noqa: PLC0415
             check_settings,
         )

@@ -1,17 +1,18 @@
-"""Puts rebuilt buckets into the storage: their ledgers first, then the node that names them.
+"""Puts rebuilt buckets into the storage: first their ledgers, then the node that names them.
 
-Edge: ledgers and metadata store, opened for writing, so that no broker can start on them. ::
+Edge. The storage is open for writing: no broker can start on its data directory meanwhile. ::
 
     take_stock   the cursors' nodes and their versions; rejects a topic that has an owner
     check        whether the new registries have room in their nodes     nothing is written so far
     store        a ledger for each bucket                a crash from here on leaves ledgers that
     register     the node, at the version that it had    no node names: the next broker deletes them
-    delete       the ledgers of the buckets before
+    delete       the ledgers of the replaced buckets
 
-Brokers that share the store do not take our ledgers for orphans while our session lives (`makers`).
+Brokers that share the metadata store do not take our ledgers for orphans while our session lives
+(`announce_maker`).
 
-One compare-and-set on its cursor's node replaces the whole registry, or nothing. A node that was
-changed since is left alone.
+One compare-and-set on the cursor's node replaces its whole registry. If another process has changed
+the node since `take_stock`, it is left as it is.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONFLICTS_MAX: Final = 3
-"""Answers in a row that were lost, of one put."""
+"""Attempts of one put that may go unanswered before it fails."""
 
 
 class BucketToStore(NamedTuple):
-    """A bucket, and how to come by the entries of its ledger."""
+    """A bucket's registry record, and a function that returns the entries of its ledger."""
 
     record: BucketRecord
     payloads: Callable[[], Sequence[bytes]]
 
 
 class Placed(NamedTuple):
-    """What came of a target."""
+    """Result of placing the buckets of one target."""
 
     buckets_replaced: int
     ledgers_left: int
@@ -71,21 +72,21 @@ class Placed(NamedTuple):
 
 
 class _Stock(NamedTuple):
-    """A cursor's node as it was found; version -1: there is none."""
+    """A cursor's node and its version as `take_stock` found them; None and -1: there is no node."""
 
     node: CursorNode | None
     version: int
 
 
 class Placing:
-    """Storage that is ours until the end of the block. Not for several threads."""
+    """Writes the buckets of all targets to storage opened for writing. Not thread-safe."""
 
     def __init__(self, storage: OfflineStorage, runner: asyncio.Runner) -> None:
         self._storage = storage
         self._runner = runner
         self._stock: dict[int, _Stock] = {}
         self._run: int | None = None
-        """Among brokers: what marks our ledgers as somebody's who lives."""
+        """Our maker number, written into each ledger; None unless brokers share the store."""
 
     @classmethod
     @contextlib.contextmanager
@@ -104,7 +105,10 @@ class Placing:
     # -- before -------------------------------------------------------------------------------------
 
     def take_stock(self, targets: Sequence[Target]) -> None:
-        """Remember the present state. Raises `OwnershipError` for a topic that a broker owns."""
+        """Remember the nodes of the targets' cursors.
+
+        Raises `OwnershipError` if a broker owns a topic, `NoSuchNodeError` for a lost subscription.
+        """
         self._runner.run(self._take_stock(targets))
 
     async def _take_stock(self, targets: Sequence[Target]) -> None:
@@ -116,7 +120,10 @@ class Placing:
             self._stock[target.number] = await self._find(target)
 
     async def _check_unowned(self, topic: str) -> None:
-        """One data directory is ours alone by its lock; what brokers share names its owners."""
+        """Raise `OwnershipError` if a broker owns the topic.
+
+        Checks a shared metadata store only: a data directory is locked while we have it open.
+        """
         if not self._storage.places.is_shared:
             return
         tenant, namespace, _ = topic.partition("://")[2].split("/", 2)
@@ -141,7 +148,7 @@ class Placing:
         return _Stock(decode_cursor_node(found.value, path=target.path), found.version)
 
     def new_ledger_ids(self, count: int) -> list[int]:
-        """For buckets that are to be sealed."""
+        """Reserve ledger ids for buckets that will be sealed."""
 
         async def ids() -> list[int]:
             return [await self._storage.client.new_ledger_id() for _ in range(count)]
@@ -151,10 +158,10 @@ class Placing:
     # -- placing ------------------------------------------------------------------------------------
 
     def check(self, target: Target, buckets: Sequence[BucketRecord]) -> None:
-        """Whether the target's node has room for this registry. Raises `ConfigurationError`."""
+        """Raise `ConfigurationError` if a registry of these buckets does not fit into the node."""
         node = self._stock[target.number].node
         if node is None:
-            return  # made when its time has come, and as good as empty
+            return  # `_register` will create the node, almost empty
         settings = self._storage.places.settings
         changed = replace(node, cursor_properties=_with_buckets(node.cursor_properties, buckets))
         most = self._storage.metadata.node_bytes_max
@@ -168,10 +175,10 @@ class Placing:
             )
 
     def place(self, target: Target, buckets: Sequence[BucketToStore]) -> Placed:
-        """Store these buckets and have the target's cursor name them, and no others.
+        """Store these buckets and make them the whole registry of the target's cursor.
 
-        Raises `OwnershipError` (somebody has written the node meanwhile), `StorageError`; then
-        nothing of it is in place, and what was stored is deleted as far as that goes.
+        Raises `OwnershipError` if a broker owns the topic or another process changed the node, and
+        `StorageError`. After an error it deletes the ledgers that it stored, if it can.
         """
         return self._runner.run(self._place(target, buckets))
 
@@ -202,7 +209,7 @@ class Placing:
             await writer.close()
 
     async def _register(self, target: Target, buckets: Sequence[BucketRecord]) -> list[int]:
-        """The snapshots that were named before."""
+        """Replace the registry in the node; return the snapshot ids that it named before."""
         node, version = self._stock[target.number]
         await self._check_unowned(target.topic)
         if node is None:
@@ -234,7 +241,7 @@ class Placing:
         await until_answered(attempt, of=target.path, attempts_max=CONFLICTS_MAX)
 
     async def _make_index_cursor(self, target: Target) -> None:
-        """The hidden cursor of a shared index, as the broker makes it: where the topic begins."""
+        """Create the hidden cursor of a shared index at the topic's start, as a broker does."""
         storage, path = self._storage, target.path.rpartition("/")[0]
         found = await storage.metadata.get(path)
         if found is None:
@@ -259,13 +266,13 @@ class Placing:
 
 
 def _with_buckets(properties: Mapping[str, str], buckets: Sequence[BucketRecord]) -> dict[str, str]:
-    """The properties with these buckets and no others; one that cannot be read goes, too."""
+    """Return the properties with these buckets in place of all others, even unreadable ones."""
     kept = {k: value for k, value in properties.items() if not k.startswith(BUCKET_PREFIX)}
     return changed_properties(kept, buckets, ())
 
 
 async def _delete(snapshots: BucketSnapshots, ids: Sequence[int]) -> int:
-    """How many could not be deleted now."""
+    """Delete these snapshots; return how many could not be deleted."""
     left = 0
     for snapshot_id in ids:
         try:

@@ -1,6 +1,6 @@
-"""Run sizes as they come from the tasks, and the border plan as it goes to them.
+"""The driver's side of the border plan: run sizes from the tasks, and planned pieces for the tasks.
 
-Pure: Arrow in, Arrow out; a line for each run, piece and bucket.
+Pure: Arrow in, Arrow out; one row for each run or piece.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ PIECE: Final = (
 
 
 class Counts(NamedTuple):
-    """Counts of entries of one target."""
+    """Entry counts of one target."""
 
     delayed: int = 0
     """Not due yet."""
     wanted: int = 0
-    """Of these, what its tracker would keep."""
+    """Of these, the entries that its tracker would keep."""
 
 
 class RunSizes(NamedTuple):
-    """By target: its runs in order of position, and what they count."""
+    """For each target: its runs in order of position, and its entry counts."""
 
     runs: Mapping[int, list[RunSize]]
     counts: Mapping[int, Counts]
 
     @classmethod
     def of_table(cls, sizes: pa.Table) -> RunSizes:
-        """Of columns target, ledger_id, first_entry_id, delayed and entries."""
+        """Read a table with the columns target, ledger_id, first_entry_id, delayed and entries."""
         by = ("target", "ledger_id", "first_entry_id")
         sizes = sizes.sort_by([(name, "ascending") for name in by])
         runs: dict[int, list[RunSize]] = defaultdict(list)
@@ -65,38 +65,38 @@ class RunSizes(NamedTuple):
 
 
 class PlannedBuckets(NamedTuple):
-    """Which entries are in which bucket of which target, and the ledger that each is for."""
+    """The border plan of all targets: the pieces of each bucket, and its snapshot ledger."""
 
     pieces: Sequence[tuple[int, Piece]]
-    """With their targets."""
+    """Pairs of target number and piece."""
     snapshot_ids: Mapping[tuple[int, int], int]
-    """By target and bucket."""
+    """(Target number, bucket number) -> id of the snapshot ledger."""
 
     @classmethod
     def of(
         cls, pieces: Sequence[tuple[int, Piece]], new_ids: Callable[[int], list[int]]
     ) -> PlannedBuckets:
-        """`new_ids` gives so many ids for ledgers."""
+        """Assign a snapshot ledger to each bucket; ``new_ids(count)`` returns that many ids."""
         buckets = list(dict.fromkeys((target, piece.bucket) for target, piece in pieces))
         return cls(pieces, dict(zip(buckets, new_ids(len(buckets)), strict=True)))
 
     @property
     def bucket_count(self) -> int:
-        """Buckets of all targets."""
+        """Number of buckets of all targets."""
         return len(self.snapshot_ids)
 
     @property
     def entry_count(self) -> int:
-        """Entries in all buckets."""
+        """Number of entries in all buckets."""
         return sum(piece.stop - piece.start for _, piece in self.pieces)
 
     def of_target(self, target: int) -> tuple[int, int]:
-        """Number of the target's buckets, and of the entries in them."""
+        """Return the number of the target's buckets, and of the entries in them."""
         mine = [piece for number, piece in self.pieces if number == target]
         return len({piece.bucket for piece in mine}), sum(p.stop - p.start for p in mine)
 
     def table(self) -> pa.Table:
-        """A line for each piece."""
+        """Return a `PIECE` row for each piece."""
         rows = [
             (target, *piece, self.snapshot_ids[target, piece.bucket])
             for target, piece in self.pieces

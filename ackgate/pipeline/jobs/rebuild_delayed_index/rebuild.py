@@ -1,6 +1,6 @@
-"""One rebuild, from its settings to its summary.
+"""Runs one rebuild on the driver, from settings to summary.
 
-Edge: the driver. What it holds grows with ledgers, runs and buckets (a line each), not with entries.
+Edge. The driver's memory grows with the number of ledgers, runs and buckets, not of entries.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets
 
 SEALED_DIRECTORY: Final = ".sealed"
-"""Below the output, while the job runs: the ledger entries of sealed buckets."""
+"""Directory below the output for the ledger entries of sealed buckets while the job runs."""
 
 BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Rows with whole runs in them go to Python in batches of so many bytes."""
+"""Most bytes of one Arrow batch that Spark passes to Python: a row may hold a whole run."""
 
 BATCH_BYTES_KEY: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -75,7 +75,7 @@ SUMMARY_ROWS: Final = 20
 
 
 class Rebuild:
-    """Made for one run of the job."""
+    """One run of the job."""
 
     def __init__(self, run: JobRun) -> None:
         self._run = run
@@ -105,7 +105,7 @@ class Rebuild:
         figures["seconds"] = round(time.perf_counter() - begun, 3)
         return JobSummary(figures, (table,))
 
-    # -- what there is ------------------------------------------------------------------------------
+    # -- topics and storage -------------------------------------------------------------------------
 
     @property
     def _subscription(self) -> str | None:
@@ -202,7 +202,7 @@ class Rebuild:
             "messages",
             columns=",".join(frames.MESSAGE_COLUMNS),
             ledgerIds=f"{targets.first_ledger_id}-{LEDGER_ID_MAX}",
-            # In place nobody else writes to these topics: what a killed broker left is all there is.
+            # Without --beside no broker writes to these topics: read open ledgers to their end.
             openLedgers="auto" if self._is_beside else "found",
             onCorrupt=self._run.arguments.on_corrupt,
         )
@@ -230,7 +230,7 @@ class Rebuild:
     def _sealed(self, wanted: DataFrame, planned: PlannedBuckets) -> pa.Table:
         if not planned.bucket_count:
             return arrow_schema(frames.SEALED).empty_table()
-        # Tasks need to know of these settings how records are packed, and no more.
+        # Tasks use these settings only to pack records: do not send them the password.
         persistence = self._persistence.model_copy(
             update={"managed_ledger_password": SecretStr("")}
         )
@@ -238,7 +238,7 @@ class Rebuild:
         return _in_order(frames.sealed(self._parts(wanted, planned), plan).toArrow())
 
     def _list(self, wanted: DataFrame, planned: PlannedBuckets, targets: Targets) -> None:
-        """Beside: the index as rows below the output."""
+        """Write the index as rows below the output, for ``--beside``."""
         spark = self._run.spark
         if planned.bucket_count:
             listed = frames.listed(self._parts(wanted, planned), self._buckets)
@@ -282,7 +282,7 @@ class Rebuild:
 
 @contextlib.contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """On the disks of the executors, as long as it is needed."""
+    """Keep the frame on the executors' disks until the block ends."""
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield frame
@@ -316,7 +316,7 @@ def _names(targets: Targets) -> pa.Table:
 
 
 def _named(sealed: pa.Table, targets: Targets) -> pa.Table:
-    """With topic and subscription in place of the target's number."""
+    """Replace the column with the target's number by its topic and subscription."""
     names = _names(targets).take(sealed.column("target").combine_chunks())
     columns = {name: names.column(name) for name in ("topic", "subscription")}
     return pa.table(
@@ -325,7 +325,7 @@ def _named(sealed: pa.Table, targets: Targets) -> pa.Table:
 
 
 class Outcome(NamedTuple):
-    """What was made; of what was written beside only the plan."""
+    """What a rebuild made: the plan and, unless ``--beside``, what was sealed and placed."""
 
     planned: PlannedBuckets
     sealed: pa.Table | None = None
@@ -335,7 +335,7 @@ class Outcome(NamedTuple):
 def summary_of(
     targets: Targets, sizes: RunSizes, outcome: Outcome, entries_read: int
 ) -> tuple[dict[str, Figure], SummaryTable]:
-    """Figures, and a line for each of the largest targets."""
+    """Return the figures, and a table of the targets with the most delayed entries."""
     planned, sealed, placed = outcome
     counts = {target.number: sizes.counts.get(target.number, Counts()) for target in targets.all}
     delayed = sum(count.delayed for count in counts.values())

@@ -1,7 +1,7 @@
-"""From a bucket's entries to the ledger entries of its snapshot: the broker's own code, in a task.
+"""Encodes a bucket as the ledger entries of its snapshot, with the broker's own code, in a task.
 
-Pure, but for `keep` and `kept`: a task leaves the ledger entries in a file that the driver takes up,
-one bucket at a time.
+Pure, except for `keep` and `kept`: a task writes the ledger entries of each bucket to a file, and
+the driver reads one file at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SealedEntries(NamedTuple):
-    """A bucket, ready to be stored."""
+    """A bucket encoded as a snapshot, ready to be stored."""
 
     first: Position
     last: Position
@@ -36,16 +36,16 @@ class SealedEntries(NamedTuple):
     first_key_ms: int
     last_key_ms: int
     payloads: list[bytes]
-    """The entries of its snapshot's ledger."""
+    """Entries of the snapshot's ledger, in order."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of its snapshot."""
+        """Size of the snapshot in bytes."""
         return sum(map(len, self.payloads))
 
 
 def draft_of(runs: Sequence[EntryRun], settings: BucketSettings) -> Draft:
-    """The bucket's entries by key, cut into segments as its tracker would."""
+    """Sort the bucket's entries by key and cut them into segments, as its tracker does."""
     draft = Draft(_columns(runs), settings)
     while not draft.go_on():
         pass
@@ -58,7 +58,7 @@ def seal(
     settings: BucketSettings,
     persistence: PersistenceSettings,
 ) -> SealedEntries:
-    """The bucket of these runs, whose times are keys."""
+    """Encode the bucket that consists of these runs; their `times_ms` hold the tracker's keys."""
     draft = draft_of(runs, settings)
     plan = draft.plan(0)
     encoding = SnapshotEncoding(snapshot_id, plan.first, plan.last, persistence)
@@ -90,7 +90,10 @@ def _columns(runs: Sequence[EntryRun]) -> SnapshotSegment:
 
 
 def keep(directory: Path, snapshot_id: int, payloads: Sequence[bytes]) -> None:
-    """Leave them in the directory; a task that is run twice leaves them once."""
+    """Write the payloads to `file_of`, atomically: a repeated task replaces the file.
+
+    Raises `StorageError`.
+    """
     name = file_of(directory, snapshot_id)
     unfinished = name.with_suffix(f".{os.getpid()}.tmp")
     batch = pa.RecordBatch.from_arrays([pa.array(payloads, pa.binary())], ["payload"])
@@ -104,7 +107,7 @@ def keep(directory: Path, snapshot_id: int, payloads: Sequence[bytes]) -> None:
 
 
 def kept(directory: Path, snapshot_id: int) -> list[bytes]:
-    """What `keep` has left. Raises `StorageError` when it is not there."""
+    """Read the payloads that `keep` wrote. Raises `StorageError` if the file is missing."""
     name = file_of(directory, snapshot_id)
     try:
         with pa.OSFile(str(name), "rb") as source, pa.ipc.open_file(source) as file:
@@ -117,5 +120,5 @@ def kept(directory: Path, snapshot_id: int) -> list[bytes]:
 
 
 def file_of(directory: Path, snapshot_id: int) -> Path:
-    """Where a bucket's ledger entries lie in between."""
+    """Path of the file with a bucket's ledger entries."""
     return directory / f"{snapshot_id}.arrow"

@@ -29,13 +29,13 @@ class Target:
     number: int
     topic: str
     cursor: str
-    """A subscription, or the topic's hidden cursor for the index that all share."""
+    """Name of the subscription, or of the topic's hidden cursor for a shared index."""
     path: str
-    """The cursor's node."""
+    """Path of the cursor's node."""
     readers: Mapping[str, Position]
-    """Subscriptions that read by this index, and their mark-deletes."""
+    """Subscriptions that read through this index -> their mark-deletes."""
     cancelled_through: Position | None
-    """Mark-delete of what was cancelled for all of them; None: nothing was."""
+    """Mark-delete of the cursor of cancelled messages; None: the topic has no such cursor."""
     tick_ms: int
     is_strict: bool
 
@@ -46,12 +46,12 @@ class Target:
 
     @property
     def keys(self) -> DelayKeys:
-        """How its tracker rounds times."""
+        """Rounding of delivery times to keys in its tracker."""
         return DelayKeys(self.tick_ms, is_strict=self.is_strict)
 
     @property
     def read_from(self) -> Position | None:
-        """Where the first of its readers reads on. None: there is no reader."""
+        """Lowest mark-delete of its readers; None: it has no reader."""
         return min(self.readers.values(), default=None)
 
 
@@ -61,7 +61,7 @@ class Targets:
 
     all: tuple[Target, ...]
     by_ledger: Mapping[int, tuple[int, ...]]
-    """Message ledger -> numbers of the targets of its topic."""
+    """Message ledger id -> numbers of the targets of its topic."""
 
     def of_ledger(self, ledger_id: int) -> tuple[Target, ...]:
         """The targets whose topic has this message ledger."""
@@ -69,6 +69,6 @@ class Targets:
 
     @property
     def first_ledger_id(self) -> int:
-        """No reader needs a message of a ledger before this one."""
+        """Lowest ledger from which a reader may still need messages."""
         starts = [t.read_from.ledger_id for t in self.all if t.read_from is not None]
         return max(min(starts, default=0), 0)

@@ -1,7 +1,7 @@
-"""Which of a run's entries a tracker would take: not acked by its readers, not cancelled, not due.
+"""Selects the entries of a run that a tracker would keep: not acked, not cancelled and not due.
 
-Pure. The broker offers a tracker what its subscription reads, and the tracker keeps what is further
-ahead than a tick (than now, if it is strict). Entries that are partly acked are read, too.
+Pure. A broker adds to the tracker what its subscription reads, partly acked entries included. The
+tracker keeps entries that are due more than one tick from now (strict mode: any time after now).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 NOTHING: Final = Position(-1, -1)
-"""A mark-delete before everything."""
+"""Mark-delete of a cursor that has acked nothing."""
 
 
 class AckedRanges(NamedTuple):
-    """Acked entries of one ledger above a mark-delete: columns of one length, ascending, disjoint."""
+    """Acked ranges of one ledger after the mark-delete, ascending and disjoint, as two columns."""
 
     firsts: Numbers
     ends: Numbers
-    """After the last one."""
+    """Entry id after the last entry of each range."""
 
     @classmethod
     def of(cls, firsts: Numbers, ends: Numbers) -> AckedRanges:
-        """From ranges in any order."""
+        """Sort ranges that come in any order."""
         order = np.argsort(firsts)
         return cls(firsts[order], ends[order])
 
     def hold(self, entry_ids: Numbers) -> Flags:
-        """Which of these lie in a range."""
+        """Return a mask of the entries that lie in a range."""
         if not self.firsts.size:
             return np.zeros(entry_ids.size, np.bool_)
         places = self.firsts.searchsorted(entry_ids, "right") - 1
@@ -52,9 +52,10 @@ class AckedRanges(NamedTuple):
 def wanted_of(
     run: EntryRun, target: Target, acked: Mapping[str, AckedRanges], now_ms: int
 ) -> EntryRun:
-    """What the target's tracker would keep, with its keys in place of the times.
+    """Return the entries that the target's tracker would keep, with its keys in place of the times.
 
-    `acked`: by cursor, of the run's ledger.
+    `acked` has the acked ranges of the run's ledger by cursor. An entry counts as acked if all
+    readers of the target have acked it.
     """
     keys = target.keys
     is_wanted = run.times_ms > keys.refused_through(now_ms)

@@ -1,4 +1,4 @@
-"""What-if: recorded traffic again, under other settings.
+"""What-if: replays recorded traffic under other settings.
 
 delivery_journal --> events of a subscription --> tape --> writes --> gate, exposure --> sums
                                                  (once)    (for each of the settings)

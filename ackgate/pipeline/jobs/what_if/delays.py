@@ -1,9 +1,10 @@
-"""Delayed entries under other settings: through the broker's own tracker, with storage that always works.
+"""Replays delayed entries under other settings, with the broker's own tracker and ideal storage.
 
-Pure. An entry is offered to the tracker when it is published, as if consumers were waiting, and asked
-for when it is due; what is acked before that leaves it. Buckets that it seals are encoded as they would
-be stored; what it loads is decoded again. One tracker for the whole recording: restarts, at which a
-broker reads on from its buckets, are not modelled.
+Pure. An entry is added to the tracker when it is published, as if consumers kept up, and popped
+when it is due. Entries acked earlier leave the tracker at the end of the tape. Buckets that the
+tracker seals are encoded as a broker would store them, and decoded again when it loads them. One
+tracker serves the whole recording: restarts, at which a broker recovers its buckets, are not
+modelled.
 
     published --> tracker --> seal, merge --> encoded segments
                      |                             |
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
 
 OFFERED_MAX: Final = 1_000
 DUE_TAKEN_MAX: Final = 1_000
-"""Entries that go in, or come out, at once: as in the broker."""
+"""Most entries added to, or popped from, the tracker at once, as in the broker."""
 
 RETRY_MS: Final = 10
-"""The replay asks again after so long for entries that are due and did not come."""
+"""Time after which the replay asks again if due entries were not returned."""
 
 
 class _Snapshots:
-    """The stored buckets: their segments, encoded."""
+    """Storage of sealed buckets: snapshot id -> encoded segments."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings.persistence
@@ -61,7 +62,7 @@ class _Snapshots:
         self._next_id = 1
 
     def carry_out(self, plan: Plan, sums: Sums) -> Outcome:
-        """Carry out a plan as the broker would, at once and without failure."""
+        """Carry out a plan at once and without failure; add what it wrote or loaded to `sums`."""
         match plan:
             case CreateSnapshot():
                 return self._create(plan, sums)
@@ -108,7 +109,7 @@ class _Snapshots:
 
 
 class DelayReplay:
-    """The delayed entries of one subscription under some settings."""
+    """Replays the delayed entries of one subscription under some settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -194,7 +195,7 @@ class DelayReplay:
             self._now_ms += RETRY_MS
 
     def _carry_out(self, tracker: BucketTracker | TimeBucketTracker, tallies: Tallies) -> bool:
-        """Whether there was anything to do."""
+        """Carry out all plans of the tracker; return whether there were any."""
         sums = tallies.at(self._now_ms * 1000)
         did_work = False
         if isinstance(tracker, BucketTracker):
@@ -211,7 +212,7 @@ class DelayReplay:
     def _forget_acked(
         self, tracker: BucketTracker | TimeBucketTracker, tape: Tape, tallies: Tallies
     ) -> None:
-        """What was acked before it was due: cancelled, skipped, expired."""
+        """Discard entries that the tape acked before they were due: cancelled, skipped, expired."""
         if not tracker.entry_count:
             return
         for ledger_id in np.unique(tape.ledger_ids).tolist():
@@ -226,7 +227,7 @@ class DelayReplay:
 
 
 def delay_key(settings: Settings) -> tuple[object, ...]:
-    """Settings with the same key hold the same entries in the same buckets."""
+    """Key of the settings that delays depend on: equal keys give the same entries and buckets."""
     persistence = settings.persistence
     return (
         settings.delayed,

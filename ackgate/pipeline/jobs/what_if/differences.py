@@ -1,11 +1,11 @@
-"""What came out otherwise than it was recorded, with the recorded settings: there should be nothing.
+"""Compares a replay under the recorded settings with the recording: there should be no difference.
 
-Pure. Versions and positions after each call are compared as the tape is made (`walk`); here it is every
-write, field by field, and each time that the gate shut or opened.
+Pure. `walk` compares the version after each call, and mark-deletes after resets, as it makes the
+tape. This module compares every write, field by field, and each time that the gate shut or opened.
 
-Two things are not in the journal. Of entries that wait by policy ``redeliveryBackoff``, how many a
-record holds is known, and not which: the size of such a record is not compared. Nor is that of a node
-whose cursor has properties.
+Two sizes cannot be compared. The journal has the number of entries held by policy
+``redeliveryBackoff`` in a record, but not which entries; so sizes of such records are skipped. So
+are the sizes of nodes whose cursor has properties.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.tape import GateChange, Recorded, Tape
 
 ROWS_MAX: Final = 1_000
-"""Differences listed one by one; the count has all."""
+"""Most differences listed one by one; `Differences.count` counts all."""
 
 _FIELDS: Final = tuple(
     each.name
@@ -35,21 +35,21 @@ _BY_DEADLINE: Final = frozenset({"persist-failing"})
 
 
 class Difference(NamedTuple):
-    """Something that came out otherwise."""
+    """One value that the replay did not reproduce."""
 
     sequence: int
-    """Sequence number of the event that has the expected value."""
+    """Sequence number of the event with the recorded value; -1: nothing was recorded."""
     field: str
     recorded: str
     replayed: str
 
 
 class Differences:
-    """Differences between recording and replay of one subscription, at most so many."""
+    """Collects the differences between recording and replay of one subscription."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Difference]] = []
-        """Epoch, and what differs. At most `ROWS_MAX`."""
+        """Pairs of owner epoch and difference, at most `ROWS_MAX`."""
         self.count = 0
         self.writes_compared = 0
         self.sizes_not_compared = 0
@@ -66,7 +66,7 @@ class Differences:
     def compare(
         self, tape: Tape, writes: Sequence[ReplayedWrite], edges: Iterable[ReplayedEdge]
     ) -> None:
-        """A tape's writes and gate changes with those that were recorded."""
+        """Compare the writes and gate changes of a tape with the recorded ones."""
         for write in writes:
             if write.recorded is not None:
                 self.writes_compared += 1
@@ -78,7 +78,7 @@ class Differences:
             self.add(tape.owner_epoch, _of_gate(*self._edges.popleft(), *self._changes.popleft()))
 
     def end_life(self) -> None:
-        """Report what has no counterpart."""
+        """Add a difference for each gate change that only the recording or only the replay has."""
         for tape, change in self._changes:
             found = Difference(change.sequence, "gate", _shown(change), "no change")
             self.add(tape.owner_epoch, [found])
@@ -111,7 +111,7 @@ def _of_gate(
     is_same = edge.is_shut == change.is_shut and (
         not edge.is_shut or edge.reasons == change.reasons
     )
-    # No event of the gate may be between it and the journal's event of it.
+    # Within one tape both must come after the same call, unless a deadline changed the gate.
     is_prompt = of_edge is not of_change or edge.calls == change.calls
     if not is_same or not (is_prompt or change.reasons & _BY_DEADLINE):
         yield Difference(change.sequence, "gate", _shown(change), _shown(edge))

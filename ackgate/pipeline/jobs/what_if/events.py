@@ -1,8 +1,8 @@
-"""The events of one topic and one subscription, as arrays: what a replay needs of them.
+"""The events of one topic and one subscription, as the arrays that a replay needs.
 
-Pure. Made from a block of the journal, or from rows of the table ``delivery_journal`` in Arrow; both
-hold events of one epoch, in order. What few events have (details, reasons, bits of a batch) is kept by
-the place of the event.
+Pure. Made from a block of the journal, or from Arrow rows of the table ``delivery_journal``; both
+hold events of one epoch, in order. Values that few events have (details, reasons, bits of a batch)
+are kept in dictionaries by the index of the event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.deliveries.columns import EventColumns, WordColumn
 
 CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
-"""Codes of the kinds, as in `Events.kinds`."""
+"""Event kind -> its code in `Events.kinds`."""
 
 NUMBERS: Final = ("time_us", "ledger_id", "entry_id", "version", "is_cumulative", "deliver_at_ms")
 WORDS: Final = ("reason", "detail", "unacked_indexes", "state")
@@ -36,37 +36,37 @@ EVENTS_COLUMNS: Final = (
     *NUMBERS,
     *WORDS,
 )
-"""Columns read from the table."""
+"""Columns read from the table ``delivery_journal``."""
 
 NONE: Final = -1
-"""In an array of numbers: null."""
+"""Stands for null in arrays of numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Events of one epoch of a topic: its own, and those of one subscription."""
+    """Events of one epoch: the topic's own and those of one subscription."""
 
     owner_epoch: int
     sequences: NDArray[np.int64]
     kinds: NDArray[np.int64]
     """Indexes into `KINDS`."""
     numbers: Mapping[str, NDArray[np.int64]]
-    """`NUMBERS`; `NONE` where there is none."""
+    """Arrays by the names in `NUMBERS`; `NONE` where an event has no value."""
     words: Mapping[str, Mapping[int, Any]]
-    """`WORDS`, by the place of the event that has one. Dispatched events have their reason only in
-    `is_normal`."""
+    """By the names in `WORDS`: index of an event -> its value. Dispatched events have their reason
+    in `is_normal` only."""
     is_normal: NDArray[np.bool_]
-    """Dispatched events: read for the first time."""
+    """Mask of dispatched events whose entry was read for the first time."""
 
     def __len__(self) -> int:
         return int(self.kinds.size)
 
     def of_epoch(self, owner_epoch: int) -> Events:
-        """The same events with this epoch."""
+        """Return the same events with another epoch."""
         return replace(self, owner_epoch=owner_epoch)
 
     def part(self, start: int, stop: int) -> Events:
-        """Events start..stop-1."""
+        """Return the events from `start` to `stop` - 1."""
         rows = slice(start, stop)
         return Events(
             self.owner_epoch,
@@ -81,12 +81,12 @@ class Events:
         )
 
     def places(self, *kinds: EventKind) -> NDArray[np.intp]:
-        """Where events of these kinds are, ascending."""
+        """Return the indexes of all events of these kinds, ascending."""
         return np.flatnonzero(np.isin(self.kinds, [CODES[kind] for kind in kinds]))
 
 
 def joined(parts: Sequence[Events]) -> Events:
-    """Parts of one epoch, one after the other."""
+    """Concatenate parts of one epoch."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *map(len, parts)]).tolist()
@@ -108,7 +108,7 @@ def joined(parts: Sequence[Events]) -> Events:
 
 
 def events_of(block: EventColumns, subscription: str | None) -> Events:
-    """Those of a block that are the topic's own, or this subscription's."""
+    """Take from a block the events of the topic itself and of this subscription."""
     names = block.texts.get("subscription")
     if names is None:
         rows = np.arange(len(block))
@@ -135,7 +135,7 @@ def made(
     numbers: Mapping[str, NDArray[np.int64]],
     words: dict[str, dict[int, Any]],
 ) -> Events:
-    """Events of these columns; the reasons of dispatched ones become `is_normal`."""
+    """Build events from columns; reasons of dispatched ones move from `words` to `is_normal`."""
     is_normal = np.zeros(kinds.size, dtype=np.bool_)
     reasons = words["reason"]
     for at in np.flatnonzero(kinds == CODES[EventKind.DISPATCHED]).tolist():

@@ -1,7 +1,7 @@
-"""From the delivery journal to results: functions from DataFrames to DataFrames.
+"""Turns the delivery journal into results: functions from DataFrames to DataFrames.
 
-Edge to Spark. Subscriptions lie side by side, and groups of settings do: each pair is one stream of
-events, sorted, through one task, which keeps no more than the state of its cursors.
+Edge to Spark. Each pair of subscription and group of settings is one sorted stream of events,
+replayed in one task, which keeps only the state of its cursors. Pairs run in parallel.
 
     journal --> events of each subscription x groups of settings --> sorted --> replays --> results
 """
@@ -43,9 +43,10 @@ _SUMS: Final = tuple(field.name for field in fields(SumColumns))
 def replays(
     journal: DataFrame, variants: Sequence[Variant], *, interval_us: int, groups: int = 1
 ) -> DataFrame:
-    """`ReplayRow` for each subscription and group of settings.
+    """Replay the journal; return a `ReplayRow` for each subscription and group of settings.
 
-    `groups`: so many streams share the settings of one subscription. Reads the journal twice: keep it.
+    The variants of each subscription are divided among `groups` streams of its events. Spark reads
+    the journal twice: pass a kept frame.
     """
     groups = max(1, min(groups, len(variants)))
     shares = [tuple(variants[number::groups]) for number in range(groups)]
@@ -75,13 +76,13 @@ def replays(
 
 
 def recorded_us(journal: DataFrame) -> int:
-    """Time between the first and the last event of all topics. 0: there is none, or one."""
+    """Microseconds from the first to the last event of all topics; 0 without events."""
     only = journal.agg(f.max("time_us") - f.min("time_us")).collect()[0]
     return int(only[0] or 0)
 
 
 def events_by_subscription(journal: DataFrame) -> DataFrame:
-    """`EVENTS_COLUMNS`: a topic's own events once for each of its subscriptions."""
+    """Return the events of each durable subscription, with a copy of its topic's own events."""
     events = journal.select(*EVENTS_COLUMNS).where(~f.col("event").isin(*_NOT_NEEDED))
     subscriptions = (
         events.where(f.col("event").isin(*_BEGINNINGS))
@@ -133,7 +134,7 @@ def timeline(rows: DataFrame) -> DataFrame:
 
 
 def differences(rows: DataFrame) -> DataFrame:
-    """One row for each thing that the recorded settings did not reproduce: none, if all is well."""
+    """One row for each recorded value that the recorded settings did not reproduce."""
     each = rows.selectExpr("topic", "subscription", "explode(differences) AS each")
     return each.select("topic", "subscription", "each.*")
 
@@ -153,7 +154,7 @@ _COVERED: Final = (
 
 
 def totals(rows: DataFrame) -> DataFrame:
-    """One row about all subscriptions: what was replayed, and from when to when."""
+    """One row for all subscriptions: sums of coverage, first and last time in ms."""
     is_whole = f"{GROUP} = 0"
     return rows.selectExpr(
         f"count_if({is_whole}) AS subscriptions",
@@ -169,7 +170,7 @@ _ADDED: Final = (
     *("node_writes", "failed_attempts", "bytes_written"),
     *("delayed_entries", "buckets_written", "segments_written", "segments_loaded"),
     "delayed_bytes_written",
-    # A crash is that of one broker, which has all of them: at most what each has at most.
+    # One broker may own all subscriptions: the sum of their maxima is an upper bound.
     *("redeliveries_max", "buckets_max", "delayed_memory_max"),
 )
 _ADDED_EXACTLY: Final = ("paused_seconds", "redeliveries_mean", "not_durable_mean")
@@ -177,12 +178,12 @@ _HIGHEST: Final = ("entries_dropped_max", "ranges_max")
 
 
 def _exact_sum(value: Any) -> Any:  # noqa: ANN401 - Spark has no types here
-    """The same in whatever order tasks end: floating-point numbers would differ in their last digits."""
+    """Sum decimals: the last digits of a sum of doubles depend on the order in which tasks end."""
     return f.sum(value.cast("decimal(28,9)")).cast("double")
 
 
 def by_variant(of_results: DataFrame) -> DataFrame:
-    """One row for each variant: all subscriptions together."""
+    """One row for each variant: sums and maxima over all subscriptions."""
     return of_results.groupBy("variant", "moments").agg(
         f.count("*").alias("subscriptions"),
         *(f.sum(name).alias(name) for name in _ADDED),
@@ -192,9 +193,9 @@ def by_variant(of_results: DataFrame) -> DataFrame:
 
 
 def by_time(of_timeline: DataFrame, variants: Sequence[str], *, width_ms: int) -> DataFrame:
-    """One row for each of these variants and stretch of time: all subscriptions together.
+    """One row for each of these variants and stretch of `width_ms`: sums over all subscriptions.
 
-    A mean is that of the time that was recorded of each subscription in the stretch, as in `by_variant`.
+    As in `by_variant`, each subscription's mean is over its recorded time in the stretch.
     """
     start = f.col("from_ms") - f.col("from_ms") % width_ms
     stretches = of_timeline.where(f.col("variant").isin(*variants)).withColumn("from_ms", start)

@@ -1,7 +1,7 @@
-"""The dispatch gate, driven by the same acks and by a replay's own writes.
+"""Replays the dispatch gate on the recorded acks and the replayed writes.
 
-Pure. Between two of its changes the gate does not need every ack: only those at which a count crosses
-one of its marks, and the counts when a write is durable.
+Pure. The gate need not see every ack: only those at which a count crosses one of its marks, and the
+counts at the time when a write is durable.
 
     ranges      9 10 11 12 11 10  9  8       limit 10, resume mark 8
     observed          *        *      *
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.tape import BudgetChange, Tape
 
 PAUSING_TYPES = frozenset({"shared", "keyshared"})
-"""Types of subscriptions that pause, as the journal spells them, without case and underscore."""
+"""Subscription types whose dispatch can pause, in lower case and without underscores."""
 
 
 class ReplayedEdge(NamedTuple):
-    """The gate shut, or opened."""
+    """One change of the replayed gate: it shut or opened."""
 
     time_us: int
     calls: int
-    """Calls of the tape before it."""
+    """Number of the tape's calls before the change."""
     is_shut: bool
     reasons: frozenset[str]
 
 
 class _Fact(NamedTuple):
-    """A fact for the gate, in the order of time; what came of calls goes before what came of writes."""
+    """One event that the gate must see. Sorted by time, then calls, then `order`."""
 
     time_us: int
     order: int
-    """Order of events of one time: call 0, budget 1, write 2, failing 3, change of type 4."""
+    """Kind of the event: call 0, budget 1, write 2, failing 3, change of type 4."""
     place: int
-    """Index of the call, write, failing, budget or type change."""
+    """Index of the event among those of its kind."""
     calls: int
 
     def is_seen_with(self, other: _Fact) -> bool:
-        """Whether the gate gets both before its state is read."""
+        """Whether both belong to one call, so that the gate gets both before its state is read."""
         is_one_call = (self.time_us, self.calls) == (other.time_us, other.calls)
         return is_one_call and (self.order, other.order) == (0, 1)
 
@@ -65,10 +65,10 @@ class ReplayedGate:
         self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=start_us // 1000)
         self._is_shut = not self.gate.is_open
         self._carried: list[ReplayedEdge] = []
-        """Of what happened between two tapes."""
+        """Changes caused by new settings between two tapes; the next `run` returns them."""
 
     def configure(self, settings: Settings, now_us: int) -> None:
-        """Settings have changed, between two tapes."""
+        """Apply changed settings, between two tapes."""
         self._settings = settings
         self.gate.configure(self._gate_settings(), now_us // 1000)
         self._carried += self._edges(now_us, 0)
@@ -78,7 +78,7 @@ class ReplayedGate:
         return self.gate.settings.ranges_max
 
     def run(self, tape: Tape, written: TapeWrites) -> list[ReplayedEdge]:
-        """When it shut and opened within the tape."""
+        """Play the tape and its replayed writes to the gate; return each time it shut or opened."""
         edges, self._carried = self._carried, []
         budgets = tape.budgets.get(self.limit, ()) if self.gate.settings.is_strict else ()
         facts = self._facts(tape, written, budgets)
@@ -113,7 +113,7 @@ class ReplayedGate:
         return facts
 
     def _crossings(self, tape: Tape) -> np.ndarray:
-        """Calls at which a count crosses a mark, in whichever state the gate is."""
+        """Indexes of the calls at which a count crosses a mark, in either state of the gate."""
         settings = self.gate.settings
         ranges_before, batches_before = self._counts
         ranges = np.concatenate(([ranges_before], tape.ranges))
@@ -155,7 +155,7 @@ class ReplayedGate:
         self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=now_us // 1000)
 
     def _advance(self, now_us: int, calls: int) -> Iterator[ReplayedEdge]:
-        """A deadline of the gate's own may have passed."""
+        """Advance the gate to its own deadline if that has passed by `now_us`; yield the change."""
         deadline_ms = self.gate.next_deadline_ms
         if deadline_ms is not None and deadline_ms * 1000 <= now_us:
             self.gate.advance(deadline_ms)

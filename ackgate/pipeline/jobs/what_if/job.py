@@ -1,4 +1,4 @@
-"""The command ``ackgate pipeline what-if``: reads the delivery journal, writes what comes of it.
+"""The command ``ackgate pipeline what-if``: replays the delivery journal and writes the results.
 
 Edge. Spark is imported when the job runs.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.variants import Variant
 
 VARIANTS_IN_GROUP: Final = 8
-"""Settings that share one stream of events by default."""
+"""Most variants in one group, which share one stream of events, by default."""
 SUMMARY_ROWS: Final = 40
 VARIANTS_SHOWN_MAX: Final = 200
 ROWS_SHOWN_MAX: Final = 200
 POINTS_MAX: Final = 200
-"""Stretches of time in a picture."""
+"""Most stretches of time in a chart."""
 STRETCHES: Final = 100
-"""Rows of the timeline of one subscription and variant, unless their width is asked for."""
+"""Rows of one subscription's timeline, about at most, unless ``--interval-seconds`` is given."""
 _WIDTHS_SECONDS: Final = (
     *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(60, 120, 300, 600, 900, 1800),
@@ -47,11 +47,11 @@ _COLUMNS: Final = (
     ("at most", "redeliveries_max"),
     ("dropped", "entries_dropped_max"),
 )
-"""Columns of the summary, and the columns that they come from."""
+"""Pairs of a title in the summary and the result column below it."""
 
 
 class WhatIf:
-    """What other settings would have made of the traffic that a delivery journal has recorded."""
+    """Replays the traffic that a delivery journal recorded, under other settings."""
 
     name = "what-if"
     help = "replay recorded traffic under other settings"
@@ -93,7 +93,8 @@ class WhatIf:
     def run(self, run: JobRun) -> JobSummary:
         """Run the job.
 
-        Raises `ConfigurationError` as `check_arguments`, and for what the recording rules out.
+        Raises `ConfigurationError` as `check_arguments` does, and for variants that are invalid
+        together with the recorded settings.
         """
         variants, asked_us, groups = _checked(run.arguments)
         from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415
@@ -114,7 +115,7 @@ class WhatIf:
 
 
 def interval_for(recorded_us: int) -> int:
-    """Width of a stretch of time, in microseconds, so that so long a recording has some `STRETCHES`."""
+    """Return the smallest round width in us of which `STRETCHES` cover the recording."""
     for seconds in _WIDTHS_SECONDS:
         width_us = round(seconds * 1_000_000)
         if recorded_us <= STRETCHES * width_us:
@@ -124,7 +125,7 @@ def interval_for(recorded_us: int) -> int:
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[tuple[Variant, ...], int | None, int]:
-    """Variants; width of a stretch of time in microseconds, if it is asked for; groups of settings."""
+    """Return the variants, the given interval in us or None, and the number of settings groups."""
     variants = variants_of(arguments.set, arguments.variants)
     asked = arguments.interval_seconds
     if asked is not None and not 1 <= asked <= 366 * 24 * 3600:
@@ -140,7 +141,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[tuple[Variant, ...], int | 
 def _report_data(
     run: JobRun, rows: DataFrame, variants: Sequence[Variant], interval_ms: int
 ) -> WhatIfReport:
-    """What the driver collects: bounded by the number of variants and of drawn stretches."""
+    """Collect the report on the driver; its size is bounded by what the report shows."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415

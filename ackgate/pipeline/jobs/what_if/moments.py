@@ -1,24 +1,25 @@
-"""When a cursor is written, and what: at the recorded moments, or at the pace of other settings.
+"""Decides when a cursor is written and forms its writes: at recorded moments, or at another pace.
 
-Pure. Both return the writes that became durable within a tape.
+Pure. `RecordedMoments.run` and `PacedMoments.run` return the writes that became durable within a
+tape.
 
-`RecordedMoments` forms the state of the same version again. A write is reported when it is durable, and
-holds the state of when it began; so the replay's cursor is older, and tapes wait here until no write
-needs them any more::
+`RecordedMoments` forms the state of each recorded version again. The journal reports a write when
+it is durable, but the write holds the state of when it began. So the replay's cursor lags behind
+the recording, and tapes are kept until no write needs them any more::
 
     calls       5   6   7   8   9  10
     recording       '-- version 6 --'persisted
     replay      plays up to version 6 when it comes to "persisted"
 
-The results of the stores come from the recording: which attempts failed, and that a full ledger could
-not be replaced. The content of a write never does; it is only compared with it.
+The recording decides which attempts failed, and whether a full ledger could be replaced. It never
+decides the content of a write, which is only compared with it.
 
-`PacedMoments` runs the broker's own write path (`persistence.cursors.write_path`) in the recording's
-time: it says when to write and what. Each write takes as long as the recording's last one before it, or
-fails where that failed.
+`PacedMoments` runs the broker's own write path (`persistence.cursors.write_path`) in the
+recording's time: the path decides when to write and what. Each write takes as long as the last
+recorded write of its kind, or fails if the recording's writes to that store failed then.
 
-What a write holds, and whether a ledger is begun for it, comes from the broker's own planner, chain and
-codec (`CursorWrites`).
+The broker's own planner, chain and codec (`CursorWrites`) decide what a write holds, and whether a
+ledger is begun for it.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.tape import RecordedFailure, Tape, TapePlayer
 
 FIRST_LEDGER_ID: Final = 1
-"""A cursor ledger of which nobody knows the number has this one: it decides a byte or two."""
+"""Id of a cursor ledger whose recorded id is unknown. It affects a byte or two of the node."""
 
 AGE_SLACK_SECONDS: Final = 0.01
-"""The broker measures a ledger's age with another clock than its timestamps."""
+"""Added to a ledger's age: the broker measures it with another clock than its timestamps."""
 
 LATENCY_US: Final = 2_000
-"""Time of a write, in microseconds, as long as the recording has none of its kind."""
+"""Duration of a write if the recording has had none of its kind so far."""
 
 STORES: Final = ("ledger", "metadata-store")
 
@@ -72,7 +73,7 @@ US: Final = 1_000_000
 
 
 class ReplayedNode:
-    """The cursor's node, but for the properties that users gave it."""
+    """The cursor's node without properties."""
 
     __slots__ = ("bytes_max", "owner_epoch")
 
@@ -89,7 +90,7 @@ class ReplayedNode:
 
 
 class WrittenRecords(NamedTuple):
-    """What one write held, and what it took."""
+    """One formed write: its plan, its place, and its bytes there."""
 
     plan: PersistPlan
     where: PersistWhere
@@ -99,7 +100,7 @@ class WrittenRecords(NamedTuple):
 
 
 class CursorWrites:
-    """The writes of one cursor, from its opening on."""
+    """Forms the writes of one cursor, one after the other, as the broker does. Stores nothing."""
 
     __slots__ = ("_chain", "_forming", "_settings", "cursor", "ledger_id")
 
@@ -111,10 +112,10 @@ class CursorWrites:
         self._forming = RecordForming(cursor, NackWrites(0), ReplayedNode(owner_epoch), settings)
         self._chain: RecordChain | None = None
         self.ledger_id = FIRST_LEDGER_ID
-        """Of the next ledger that is begun."""
+        """Id for the next cursor ledger that is begun."""
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """Holds from the next write on."""
+        """Use these settings from the next write on."""
         self._settings = self._forming.settings = settings
 
     @property
@@ -123,20 +124,21 @@ class CursorWrites:
         return self._chain is not None
 
     def is_ledger_full(self, now: float) -> bool:
-        """Whether the next record should begin another one."""
+        """Whether the next record should begin another ledger."""
         chain = self._chain
         return chain is not None and (
             chain.is_full(self._settings, now=now) or chain.is_from_before(self.cursor.grown_since)
         )
 
     def lose_ledger(self) -> None:
-        """An append failed: the next record begins another ledger."""
+        """Give up the open ledger after a failed append: the next record begins another one."""
         self._chain = None
 
     def to_ledger(self, now: float, now_ms: int, *, begins: bool | None = None) -> WrittenRecords:
-        """The present state, into the open ledger, or a new one where that is due.
+        """Form a write of the present state to the open ledger, or to a new one.
 
-        `begins`: whether to begin a ledger; None: if the open one is full.
+        `begins`: whether to begin a ledger; None: only if the open one is full. Without an open
+        ledger one is always begun.
         """
         chain = self._chain
         if chain is None or (self.is_ledger_full(now) if begins is None else begins):
@@ -146,15 +148,18 @@ class CursorWrites:
         return WrittenRecords(formed.plan, PersistWhere.LEDGER, written, 0, is_ledger_begun=False)
 
     def fail_to_roll(self, now_ms: int) -> None:
-        """A new ledger was to be begun and could not be: the state was taken for it."""
+        """Take the state as the broker did for a new ledger that it then could not begin."""
         self._forming.first_record(now_ms)
 
     def to_node(self, now_ms: int) -> WrittenRecords:
-        """The present state, cut to what fits into the node. Raises `NodeTooLargeError`."""
+        """Form a write of the present state to the node, cut to what fits.
+
+        Raises `NodeTooLargeError` if not even the mark-delete fits.
+        """
         return self._put(self._forming.for_node(now_ms))
 
     def to_node_if_it_fits(self, now_ms: int) -> WrittenRecords | None:
-        """All of it, or nothing."""
+        """Form a write of the whole state to the node; None if it does not fit."""
         formed = self._forming.whole_for_node(now_ms)
         return None if formed is None else self._put(formed)
 
@@ -193,16 +198,16 @@ class ReplayedWrite:
 
     durable_us: int
     calls: int
-    """Calls of the tape before it was durable."""
+    """Number of the tape's calls before it was durable."""
     acked: int
     """Entries acked in memory when its state was taken."""
     outcome: PersistOutcome
     recorded: Recorded | None = None
-    """The write of the recording at this moment."""
+    """The recorded write at the same moment; None if paced."""
 
 
 class Failing(NamedTuple):
-    """From here on writes have been failing since; None: no more."""
+    """A change at `time_us`: writes have been failing since `since_ms`; None: they work again."""
 
     time_us: int
     calls: int
@@ -210,7 +215,7 @@ class Failing(NamedTuple):
 
 
 class TapeWrites(NamedTuple):
-    """What became of a tape's acks."""
+    """Durable writes and failures of a replay within one tape."""
 
     writes: list[ReplayedWrite]
     failings: list[Failing]
@@ -218,7 +223,7 @@ class TapeWrites(NamedTuple):
 
 
 class Moments(Protocol):
-    """Writes one life of a subscription's cursor."""
+    """Decides when the cursor is written in one life of a subscription, and forms the writes."""
 
     def configure(self, settings: PersistenceSettings) -> None: ...
 
@@ -226,7 +231,7 @@ class Moments(Protocol):
 
 
 class Life(NamedTuple):
-    """With what a life begins."""
+    """What a life of a subscription begins with."""
 
     player: TapePlayer
     owner_epoch: int
@@ -242,7 +247,7 @@ def outcome_of(
     is_last: bool = False,
     cursor_ledger_id: int | None = None,
 ) -> PersistOutcome:
-    """The outcome that the broker would have seen."""
+    """Build the outcome that the broker would have recorded for this write."""
     return written.plan.outcome(
         where=written.where,
         bytes_written=written.ledger_bytes + written.node_bytes,
@@ -256,7 +261,7 @@ def outcome_of(
 
 
 class RecordedMoments:
-    """Writes at the recorded moments: the recorded states, formed again."""
+    """Forms the writes of the recorded versions again, at the recorded moments."""
 
     def __init__(
         self, life: Life, settings: PersistenceSettings, *, has_recorded_settings: bool
@@ -265,18 +270,18 @@ class RecordedMoments:
         self._player = life.player
         self._writes = CursorWrites(life.player.cursor, settings, owner_epoch=life.owner_epoch)
         self.tapes: deque[Tape] = deque()
-        """Those that a write may still need, oldest first."""
+        """Tapes that a later write may still need, oldest first."""
         self._version = life.durable_version
         self._acked = 0
         self._failed: set[str] = set()
         self._since_ms: int | None = None
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """Holds from the next tape on."""
+        """Use these settings from the next tape on."""
         self._writes.configure(settings)
 
     def run(self, tape: Tape) -> TapeWrites:
-        """The writes that were durable within it."""
+        """Form the writes that became durable within the tape."""
         if not self.tapes:
             self._player.load(tape)
         self.tapes.append(tape)
@@ -292,7 +297,7 @@ class RecordedMoments:
             if since_ms != self._since_ms:
                 self._since_ms = since_ms
                 found.failings.append(Failing(each.time_us, each.calls, since_ms))
-        self._play_to(self._version)  # calls that changed nothing since then wait for no write
+        self._play_to(self._version)  # and calls that left the version as it was
         if self._player.calls == len(self.tapes[0]) and len(self.tapes) == 1:
             self._player.finish()
             self.tapes.clear()
@@ -335,7 +340,7 @@ class RecordedMoments:
         begins = writes.is_ledger_full(began + AGE_SLACK_SECONDS)
         is_kept = begins and not outcome.is_ledger_begun
         if self._has_recorded_settings and is_kept:
-            begins = False  # it is full, and could not be replaced then
+            begins = False  # it was full, and the broker could not replace it
         if not outcome.is_delta and (self._failed or is_kept):
             writes.fail_to_roll(now_ms)
         return writes.to_ledger(began, now_ms, begins=begins)
@@ -356,7 +361,7 @@ class RecordedMoments:
 
 
 class StorageTimes:
-    """How long the recorded writes of one cursor took, and which failed."""
+    """How long the recorded writes of one cursor took, and when writes to a store failed."""
 
     def __init__(self) -> None:
         self._latencies: dict[str, tuple[list[int], list[int]]] = {}
@@ -364,10 +369,10 @@ class StorageTimes:
             store: ([], []) for store in STORES
         }
         self.ledger_id = FIRST_LEDGER_ID
-        """Number of the newest cursor ledger of the recording."""
+        """Id of the newest cursor ledger in the recording."""
 
     def hear(self, tape: Tape) -> None:
-        """The recording goes on. What is older than this tape is of no more use, but the last."""
+        """Take in the next tape's recorded writes; of older ones keep the last of each kind."""
         for times, values in self._latencies.values():
             del times[:-1], values[:-1]
         for times, states in self._changes.values():
@@ -400,14 +405,14 @@ class StorageTimes:
             states.append(fails)
 
     def latency_us(self, written: StateWrite, now_us: int) -> int:
-        """How long this write takes, begun now."""
+        """Duration in us of a write begun now: that of the last recorded one of its kind."""
         times, values = self._latencies.get(_kind(written), ((), ()))
         if not times:
             return LATENCY_US
         return values[max(0, bisect_right(times, now_us) - 1)]
 
     def fails(self, store: str, now_us: int) -> bool:
-        """Whether an attempt to write there fails now."""
+        """Whether a write to this store fails if it is begun now."""
         times, states = self._changes[store]
         at = bisect_right(times, now_us) - 1
         return at >= 0 and states[at]
@@ -420,7 +425,7 @@ def _kind(write: StateWrite | PersistOutcome) -> str:
 
 
 class _Node:
-    """The cursor's node as a `NodeView`: always certain, without the properties that users gave it."""
+    """The cursor's node as a `NodeView`: always certain and connected, without properties."""
 
     path = "what-if"
     is_certain = is_connected = True
@@ -464,18 +469,18 @@ class PacedMoments:
         self._times = StorageTimes()
         self._start_us = self._now_us = life.start_us
         self._ask_us: int | None = None
-        """When to ask the path for its next step; None: when the next ack comes."""
+        """When to ask the write path for its next step; None: when the state changes next."""
         self._under_way: _UnderWay | None = None
         self._was_failing = False
         self._acked = 0
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """New settings hold from the next write on."""
+        """Pass changed settings to the write path."""
         self._settings = settings
         self._path.configure(settings)
 
     def run(self, tape: Tape) -> TapeWrites:
-        """The writes that became durable within the tape."""
+        """Play the tape; return the writes that became durable within it."""
         self._player.load(tape)
         self._times.hear(tape)
         found = TapeWrites([], [], 0)
@@ -503,7 +508,10 @@ class PacedMoments:
     # ------------------------------------------------------------------ moments
 
     def _next_moment(self, tape: Tape, hurries: list[int]) -> int | None:
-        """When something is to be asked next: an ack, a deadline, a flush, or a move that hurries."""
+        """Return the time in us at which to ask the write path next; None: nothing to write.
+
+        It is that of a change, a deadline of the path, a periodic flush or a move of the cursor.
+        """
         at_us = self._ask_us
         if at_us is None:
             first = int(tape.versions.searchsorted(self._path.durable_version, side="right"))
@@ -514,7 +522,7 @@ class PacedMoments:
             self._path.changed(self._seconds(at_us))
             self._now_us = max(self._now_us, at_us)
             while hurries and hurries[0] < at_us:
-                hurries.pop(0)  # nothing was to be written then
+                hurries.pop(0)  # there was nothing to write at that time
         hurry_us = min([self._next_flush_us(), *hurries[:1]])
         if hurry_us <= at_us:
             if hurries and hurries[0] == hurry_us:
@@ -524,12 +532,12 @@ class PacedMoments:
         return self._now_us
 
     def _next_flush_us(self) -> int:
-        """When everything that is dirty is flushed next."""
+        """Time in us of the next periodic flush, which writes all that is dirty."""
         flush_us = self._settings.managed_ledger_cursor_position_flush_seconds * US
         return self._start_us + ((self._now_us - self._start_us) // flush_us + 1) * flush_us
 
     def _hurries(self, tape: Tape) -> list[int]:
-        """When the broker wrote immediately, because somebody had moved the cursor."""
+        """Times in us at which the cursor was moved, which the broker writes at once."""
         moved = [call for call, each in tape.specials.items() if isinstance(each, CursorMoved)]
         return tape.times_us[sorted(moved)].tolist()
 
@@ -551,7 +559,7 @@ class PacedMoments:
                 self._begin(step, now_us)
 
     def _begin(self, step: WriteStep, now_us: int) -> None:
-        """It fails at once, or takes its time."""
+        """Begin a step of the write path. It fails at once, or ends after the recorded latency."""
         path, now = self._path, self._seconds(now_us)
         if self._times.fails(step.where.value, now_us):
             path.failed(StorageError("it failed in the recording"), now)
@@ -582,7 +590,7 @@ class PacedMoments:
         )
 
     def _end(self, tape: Tape, found: TapeWrites, under_way: _UnderWay) -> None:
-        """The write under way is durable."""
+        """Report the write under way to the path as durable, and add it to `found`."""
         now_us = self._now_us = under_way.until_us
         self._under_way = None
         report = self._path.wrote(
@@ -604,7 +612,7 @@ class PacedMoments:
             found.failings.append(Failing(now_us, self._calls_by(tape, now_us), since_ms))
 
     def _close(self, tape: Tape, found: TapeWrites) -> None:
-        """The broker closed the cursor: what was under way is done, and the rest is written."""
+        """If the tape closes the cursor, end the write under way and make the last write."""
         last = [recorded for recorded in tape.outcomes if recorded.outcome.is_last]
         if not last:
             return

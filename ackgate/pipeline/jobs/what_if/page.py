@@ -1,4 +1,4 @@
-"""The page of what-if: one HTML file.
+"""Renders the what-if report as one HTML page.
 
 Pure. Variants, rows and stretches of time are bounded, and the page says what is left out.
 """
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ackgate.pipeline.report.charts import Spec
 
 LINES_MAX: Final = 5
-"""Variants that are drawn over time."""
+"""Most variants drawn over time."""
 BARS_MAX: Final = 40
-"""Variants that are drawn side by side."""
+"""Most variants drawn side by side."""
 
 _NOTE: Final = (
     "What consumers did is taken as recorded: which messages they got, and when they acked. So a pause is "
@@ -59,7 +59,7 @@ _NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WhatIfReport:
-    """The data of the report's page."""
+    """Content of the report."""
 
     source: str
     figures: Mapping[str, Any]
@@ -67,14 +67,14 @@ class WhatIfReport:
     """Results by variant, the recorded one first."""
     variants_left_out: int
     times: Sequence[Mapping[str, Any]]
-    """By variant and stretch of time."""
+    """Sums of all subscriptions, by variant and stretch of time."""
     subscriptions: Sequence[Mapping[str, Any]]
-    """By subscription and variant; those that pause longest, or would send most again."""
+    """Results by subscription and variant: the longest pauses first, then the most redeliveries."""
     subscriptions_left_out: int
 
 
 def what_if_page(data: WhatIfReport) -> str:
-    """The report as one HTML page."""
+    """Render the report as one HTML page."""
     numbers = {row["variant"]: f"{at}" for at, row in enumerate(data.variants)}
     specs = [
         over_time_chart(data, "paused_seconds", "Paused", "s"),
@@ -179,7 +179,7 @@ def _subscriptions_table(data: WhatIfReport, numbers: Mapping[str, str]) -> str:
 
 
 def over_time_chart(data: WhatIfReport, figure: str, title: str, unit: str) -> Spec | None:
-    """Lines: the recorded settings and the first others. None: nothing but zeros."""
+    """Line chart of a figure over time, for `LINES_MAX` variants; None if all values are 0."""
     by_variant: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in data.times:
         by_variant[row["variant"]].append(row)
@@ -205,7 +205,7 @@ def over_time_chart(data: WhatIfReport, figure: str, title: str, unit: str) -> S
 
 
 def _steps(rows: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
-    """A step for each stretch of time. Between two that do not touch nobody owned a topic."""
+    """Points (ms, value) of a step line; 0 in gaps, during which nobody owned a topic."""
     points: list[tuple[float, float]] = []
     for row in sorted(rows, key=lambda row: row["from_ms"]):
         if points and points[-1][0] < row["from_ms"]:
@@ -217,7 +217,7 @@ def _steps(rows: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, 
 def side_by_side_chart(
     data: WhatIfReport, figure: str, title: str, unit: str, color: str
 ) -> Spec | None:
-    """Bars, by the number of the variant. None: nothing to compare."""
+    """Bar chart of a figure by variant; None for a single variant or if all values are 0."""
     variants = data.variants[:BARS_MAX]
     if len(variants) < 2 or not any(row[figure] for row in variants):
         return None

@@ -1,14 +1,14 @@
-"""Recorded traffic of one subscription, replayed under many settings side by side.
+"""Replays the recorded traffic of one subscription under many settings side by side.
 
-Pure. Events come in their order, as much at a time as is there; what is kept does not grow with them.
-Each stretch is digested once (`walk`), and what several settings have in common is done once for all
-of them: those that write the same records at the same moments share the writing.
+Pure. Events come in order, any number at a time; memory does not grow with their number. `walk`
+digests each stretch once for all settings. Settings that write the same records at the same moments
+share the writing.
 
     events --> Walk --> tape --+--> moments of settings 1, 3 --> writes --> gates 1, 3
                                +--> moments of settings 2    --> writes --> gate 2
 
-A life of a subscription begins when it was recovered, or made, and ends with its owner. Every epoch
-begins with the state that was recovered in the recording, under all settings.
+A life of a subscription begins when it is recovered or created. It ends when the subscription is
+deleted, or with its owner's epoch. Under all settings it begins with the state of the recording.
 """
 
 from __future__ import annotations
@@ -60,26 +60,26 @@ _BORDERS: Final = (
     EventKind.UNSUBSCRIBED,
     EventKind.DROPPED,
 )
-"""Events between which a tape is made."""
+"""Events at which a tape ends. They are not part of a tape."""
 
 
 @dataclass(slots=True)
 class Coverage:
-    """How much of the recording could be replayed."""
+    """Counts of what could be replayed of the recording."""
 
     events: int = 0
     events_skipped: int = 0
-    """Events of epochs whose beginning is gone, or after a gap."""
+    """Events of epochs whose beginning is no longer in the journal, or after a gap."""
     events_missing: int = 0
     """Events that the broker dropped from its journal."""
     epochs: int = 0
     cursor_bytes_max: int = 0
-    """Most memory that the cursor took."""
+    """Highest memory estimate of the cursor, in bytes."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    """Settings that write the same at the same moments."""
+    """Shared by variants that write the same records at the same moments."""
 
     moments: Moments
     exposure: Exposure
@@ -112,7 +112,7 @@ class _Epoch:
 
 
 class SubscriptionReplay:
-    """One subscription of one topic."""
+    """Replays one subscription of one topic under all variants."""
 
     def __init__(self, variants: Sequence[Variant], *, interval_us: int = INTERVAL_US) -> None:
         self.coverage = Coverage()
@@ -129,7 +129,7 @@ class SubscriptionReplay:
     # ------------------------------------------------------------------------- results
 
     def totals(self) -> Iterator[tuple[Variant, bool, Sums, Mapping[str, int]]]:
-        """Variant, whether its moments are its own, its sums, and its pauses by reason in us."""
+        """Yield each variant, whether it is paced, its sums, and its paused us by reason."""
         for of in self._all:
             sums = of.writes.total()
             sums.add(of.pauses.total())
@@ -137,7 +137,7 @@ class SubscriptionReplay:
             yield of.variant, of.is_paced, sums, dict(of.pauses.paused_reasons_us)
 
     def timelines(self) -> Iterator[tuple[Variant, int, Sums]]:
-        """Variant, number of the interval since 1970, its sums."""
+        """Yield variant, interval number (since 1970) and sums, for each variant and interval."""
         for of in self._all:
             parts = (of.writes, of.pauses, of.delays)
             for number in sorted({number for part in parts for number in part.by_interval}):
@@ -150,7 +150,7 @@ class SubscriptionReplay:
     # -------------------------------------------------------------------------- events
 
     def feed(self, events: Events) -> None:
-        """The next ones. What was there before is recognised by its number and left out."""
+        """Replay the next events. Skips those seen before, by epoch and sequence number."""
         epoch, last = self._seen
         if events.owner_epoch < epoch:
             return
@@ -171,7 +171,7 @@ class SubscriptionReplay:
         self._end_epoch()
 
     def _take(self, events: Events) -> None:
-        """A border event and what follows it, or what follows an earlier one."""
+        """Replay events of which only the first may be a border (`_BORDERS`)."""
         kind = KINDS[int(events.kinds[0])]
         if kind in _BORDERS:
             self._flush()
@@ -229,7 +229,7 @@ class SubscriptionReplay:
         if kind is EventKind.SUBSCRIBED:
             subscribed = decode_detail(Subscribed, text)
             if not subscribed.is_durable:
-                return  # a reader's: nothing of it is written
+                return  # a reader's subscription: the broker stores nothing of it
             state: CursorSnapshot | Position = subscribed.position
             durable_version = 0
         else:
@@ -274,7 +274,7 @@ class SubscriptionReplay:
             )
 
     def _begin_delays(self, all_settings: Mapping[str, Settings]) -> None:
-        """Once: delayed entries outlive their owner. Equal settings share tracker and tallies."""
+        """Create the delay replays, once: they outlive owners. Equal keys share one."""
         by_key: dict[Any, _Of] = {}
         for of in self._all:
             if of.delay_replay is None:
@@ -346,7 +346,7 @@ class SubscriptionReplay:
 
 
 def _parts(events: Events) -> Iterator[Events]:
-    """The events, cut before each border."""
+    """Cut the events before each border."""
     borders = events.places(*_BORDERS).tolist()
     cuts = [0, *(place for place in borders if place), len(events)]
     for start, stop in pairwise(cuts):
@@ -379,7 +379,7 @@ def _cursor(
 
 
 def _note_topic(events: Events, ledgers: MessageLedgers) -> None:
-    """What the topic did while the subscription was not there."""
+    """Apply the topic's events to its ledgers while the subscription does not exist."""
     for at in events.places(
         EventKind.PUBLISHED,
         EventKind.LEDGER_OPENED,

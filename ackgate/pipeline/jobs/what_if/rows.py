@@ -1,7 +1,7 @@
-"""Between rows and a replay: rows of the table ``delivery_journal`` in, rows of the results out.
+"""Converts rows of the table ``delivery_journal`` to events of a replay, and its results to rows.
 
-Pure, but for Arrow. Batches come sorted by topic, subscription, group of settings, epoch and number,
-and are cut where another topic begins. Each row of a result belongs to a topic and a subscription.
+Pure, except for Arrow. Batches come sorted by topic, subscription, settings group, epoch and
+sequence; they are cut where one of the first four changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.tallies import Sums
 
 PIECE_EVENTS: Final = 32_768
-"""Replayed at a time: bounds what a tape takes."""
+"""Events replayed at a time: bounds the size of a tape."""
 
 _KIND_NAMES: Final = pa.array([kind.value for kind in KINDS])
 
@@ -34,7 +34,7 @@ GROUP: Final = "settings_group"
 
 
 class EvenFeed:
-    """Events for a replay, in pieces of one size: so that how they came decides nothing."""
+    """Feeds a replay in pieces of equal size, so that batch sizes do not affect results."""
 
     def __init__(self, replay: SubscriptionReplay, *, events_max: int = PIECE_EVENTS) -> None:
         self._replay = replay
@@ -43,7 +43,7 @@ class EvenFeed:
         self._count = 0
 
     def feed(self, events: Events) -> None:
-        """Replay the next events of the topic."""
+        """Take the next events; replay them as soon as they fill a piece."""
         if self._waiting and self._waiting[0].owner_epoch != events.owner_epoch:
             self._pass_on(0)
         self._waiting.append(events)
@@ -52,13 +52,13 @@ class EvenFeed:
             self._pass_on(self._count % self._events_max)
 
     def finished(self) -> SubscriptionReplay:
-        """The replay, with all of them."""
+        """Replay the remaining events, and return the finished replay."""
         self._pass_on(0)
         self._replay.finish()
         return self._replay
 
     def _pass_on(self, kept: int) -> None:
-        """All but the last so many."""
+        """Replay all waiting events except the last `kept`."""
         if not self._waiting:
             return
         whole = joined(self._waiting)
@@ -70,7 +70,7 @@ class EvenFeed:
 
 
 class Key(NamedTuple):
-    """Whose events they are, and for which settings."""
+    """A stream of events: its topic and subscription, and the group of settings that replays it."""
 
     topic: str
     subscription: str
@@ -78,7 +78,7 @@ class Key(NamedTuple):
 
 
 def keyed_events(batch: pa.RecordBatch) -> Iterator[tuple[Key, Events]]:
-    """The events of a batch, in stretches of one key and one epoch."""
+    """Split a batch into events of one key and one epoch each."""
     size = batch.num_rows
     if not size:
         return
@@ -130,7 +130,7 @@ def _sparse(column: pa.Array) -> dict[int, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SumColumns:
-    """`tallies.Sums`, with means in the place of areas."""
+    """`tallies.Sums` as columns, with seconds for microseconds and means for areas."""
 
     recorded_seconds: float
     entries_acked: int
@@ -147,7 +147,7 @@ class SumColumns:
     entries_dropped_max: int
     ranges_max: int
     redeliveries_mean: float
-    """Entries that would come again if the broker crashed at a random moment."""
+    """Mean number of entries that would be delivered again after a crash at a random moment."""
     not_durable_mean: float
     """Of these, the entries that are acked and not durable."""
     redeliveries_max: int
@@ -168,15 +168,15 @@ class ResultRow:
     changes: str
     """``NAME=VALUE``, joined by commas."""
     moments: str
-    """recorded, or paced: whether it wrote when the broker wrote, or by settings of its own."""
+    """``recorded``: writes when the broker wrote; ``paced``: when its own settings say so."""
     sums: SumColumns
     paused_for: str
-    """Reasons of its pauses, the longest first, with seconds."""
+    """Reasons for pauses with their seconds, longest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalRow:
-    """A stretch of time of it."""
+    """One subscription under some settings, in one interval of time."""
 
     variant: str
     from_ms: int
@@ -186,7 +186,7 @@ class IntervalRow:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """What came out otherwise than it was recorded, with the recorded settings."""
+    """One value that a replay under the recorded settings did not reproduce."""
 
     owner_epoch: int
     sequence: int
@@ -197,7 +197,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True, slots=True)
 class CoverageRow:
-    """How much of the recording was replayed, and how well."""
+    """How much of one subscription's recording was replayed and compared."""
 
     events: int
     events_skipped: int
@@ -212,7 +212,7 @@ class CoverageRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRow:
-    """All that comes of one subscription and one group of settings."""
+    """All results of one subscription and one group of settings."""
 
     topic: str
     subscription: str
@@ -226,7 +226,7 @@ class ReplayRow:
 def replay_row(
     replay: SubscriptionReplay, topic: str, subscription: str, settings_group: int
 ) -> ReplayRow:
-    """The row of a finished replay."""
+    """Build the row of a finished replay."""
     return ReplayRow(
         topic=topic,
         subscription=subscription,
@@ -239,7 +239,7 @@ def replay_row(
 
 
 def result_rows(replay: SubscriptionReplay) -> Iterator[ResultRow]:
-    """A row for each variant."""
+    """Yield a row for each variant."""
     for variant, is_paced, sums, paused in replay.totals():
         reasons = sorted(paused.items(), key=lambda each: (-each[1], each[0]))
         yield ResultRow(
@@ -252,7 +252,7 @@ def result_rows(replay: SubscriptionReplay) -> Iterator[ResultRow]:
 
 
 def interval_rows(replay: SubscriptionReplay) -> Iterator[IntervalRow]:
-    """A row for each variant and interval."""
+    """Yield a row for each variant and interval."""
     width_ms = replay.interval_us // 1000
     for variant, number, sums in replay.timelines():
         from_ms = number * width_ms
@@ -260,7 +260,7 @@ def interval_rows(replay: SubscriptionReplay) -> Iterator[IntervalRow]:
 
 
 def difference_rows(replay: SubscriptionReplay) -> Iterator[DifferenceRow]:
-    """A row for each listed difference."""
+    """Yield a row for each listed difference."""
     for owner_epoch, found in replay.differences.rows:
         yield DifferenceRow(
             owner_epoch, found.sequence, found.field, found.recorded, found.replayed

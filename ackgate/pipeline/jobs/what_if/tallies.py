@@ -1,15 +1,15 @@
-"""What a replay under some settings comes to: sums, in all and by stretches of time.
+"""Adds up the figures of a replay under some settings, by intervals of time.
 
-Pure. Times are cut at whole multiples of the interval since 1970, so that stretches of different topics
-and settings are the same.
+Pure. Intervals end at whole multiples of their width since 1970, so that those of different topics
+and settings coincide.
 
-`Exposure` is what would come again if the broker crashed at a random moment, integrated over the recording.
-Two things do: entries that are acked in memory and not durable, and entries delivered and not acked. Both
-are step functions of time; the mean is their area over the time, the most their highest step::
+`Exposure` counts the entries that would be delivered again if the broker crashed: entries acked in
+memory and not durable, and entries delivered and not acked. Both are step functions of time. The
+mean is their area divided by the time, the maximum their highest step::
 
-    acked in memory    ____/~~~~/~~~~~~/~~      less what the last durable write had
-    durable            ________/~~~~~~~~~/      (its state is that of when it began), and what a limit
-                                                made it leave out comes again, too
+    acked in memory    ____/~~~~/~~~~~~/~~      minus the entries acked in the last durable write:
+    durable            ________/~~~~~~~~~/      its state when it began, without the entries that a
+                                                limit left out
     in flight          ____/~~~~~~~~~/~~~~
 """
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 class Sums:
     """Figures of one stretch of time.
 
-    Those with `max` in the name are the highest; others add up.
+    Figures whose names end in `_max` are maxima; the others are sums.
     """
 
     recorded_us: int = 0
-    """Time that the recording covers."""
+    """Time covered by the recording."""
     entries_acked: int = 0
     paused_us: int = 0
     pauses: int = 0
@@ -56,26 +56,26 @@ class Sums:
     bytes_written: int = 0
     node_bytes: int = 0
     entries_dropped_max: int = 0
-    """Acked entries that a limit left out of a record."""
+    """Most acked entries that a limit left out of one record."""
     ranges_max: int = 0
     not_durable_area: int = 0
-    """Entry-microseconds: acked, and not durable."""
+    """Entries acked and not durable, integrated over time: entries x us."""
     in_flight_area: int = 0
-    """Entry-microseconds: delivered, and not acked."""
+    """Entries delivered and not acked, integrated over time: entries x us."""
     redeliveries_max: int = 0
     delayed_entries: int = 0
-    """Entries that waited for their time."""
+    """Entries that the delayed tracker took in."""
     buckets_written: int = 0
-    """Snapshots of sealed and of merged buckets."""
+    """Snapshots written, of sealed and of merged buckets."""
     buckets_max: int = 0
     segments_written: int = 0
     segments_loaded: int = 0
     delayed_bytes_written: int = 0
     delayed_memory_max: int = 0
-    """Most bytes that the tracker took."""
+    """Most memory of the delayed tracker, in bytes."""
 
     def add(self, other: Sums) -> None:
-        """Add the sums of another stretch."""
+        """Add the figures of another stretch: sum up, or take the maximum."""
         for each in fields(self):
             ours, theirs = getattr(self, each.name), getattr(other, each.name)
             is_max = each.name.endswith("_max")
@@ -88,33 +88,33 @@ class Tallies:
     def __init__(self, interval_us: int) -> None:
         self._interval_us = interval_us
         self.by_interval: defaultdict[int, Sums] = defaultdict(Sums)
-        """Number of the interval since 1970 -> sums."""
+        """Interval number (time divided by width, since 1970) -> sums."""
         self.paused_reasons_us: defaultdict[str, int] = defaultdict(int)
-        """By the reasons that stood when the gate shut."""
+        """Reasons for which the gate shut, joined by commas -> paused time."""
         self._shut_since_us: int | None = None
         self._shut_for = ""
         self._acked = 0
 
     def total(self) -> Sums:
-        """The sums of the whole replay."""
+        """Add up all intervals."""
         total = Sums()
         for sums in self.by_interval.values():
             total.add(sums)
         return total
 
     def at(self, time_us: int) -> Sums:
-        """The figures of the interval that this time lies in."""
+        """Return the sums of the interval that contains this time."""
         return self.by_interval[time_us // self._interval_us]
 
     def merge(self, other: Tallies) -> None:
-        """Add the figures of another life."""
+        """Add the intervals of another tally, such as that of one life."""
         for number, sums in other.by_interval.items():
             self.by_interval[number].add(sums)
 
     # ---------------------------------------------------------------------- acks, writes
 
     def add_tape(self, tape: Tape) -> None:
-        """Add the figures of the recording itself."""
+        """Add the acked entries and the ranges of the tape, which no setting changes."""
         if not len(tape):
             return
         numbers = tape.times_us // self._interval_us
@@ -148,7 +148,7 @@ class Tallies:
     # ----------------------------------------------------------------------------- pauses
 
     def add_edges(self, edges: Iterable[ReplayedEdge], tape: Tape) -> None:
-        """The gate shut or opened within the tape."""
+        """Add the pauses within the tape. A pause that has not ended goes on in the next tape."""
         for edge in edges:
             if edge.is_shut:
                 self._shut_since_us = edge.time_us
@@ -161,11 +161,11 @@ class Tallies:
             self._add_pause(self._shut_since_us, None, tape)
 
     def end_life(self) -> None:
-        """The owner is gone, and with it the gate."""
+        """Forget a pause that has not ended: the gate is gone."""
         self._shut_since_us = None
 
     def _add_pause(self, shut_us: int, opened_us: int | None, tape: Tape) -> None:
-        """What of a pause lies within the tape. `opened_us` None: it lasts."""
+        """Add the part of a pause that lies within the tape. `opened_us` None: it has not ended."""
         begin_us = max(shut_us, tape.start_us)
         end_us = tape.end_us if opened_us is None else opened_us
         self.paused_reasons_us[self._shut_for] += end_us - begin_us
@@ -182,7 +182,7 @@ class Tallies:
     # --------------------------------------------------------------------------- exposure
 
     def borders(self, start_us: int, end_us: int) -> list[int]:
-        """Where intervals end between these two."""
+        """Return the interval borders between the two times, exclusive."""
         width = self._interval_us
         return list(range((start_us // width + 1) * width, end_us, width))
 
@@ -193,7 +193,7 @@ class Tallies:
         not_durable: NDArray[np.int64],
         in_flight: NDArray[np.int64],
     ) -> None:
-        """From each start on for its length so many entries would come again. Cut at `borders`."""
+        """Add steps of exposure: starts and lengths in us (cut at `borders`), counts of entries."""
         numbers = starts // self._interval_us
         firsts = np.flatnonzero(np.append([True], numbers[1:] != numbers[:-1]))
         parts = (
@@ -211,7 +211,7 @@ class Tallies:
 
 
 class Exposure:
-    """Of one life of a subscription under some settings."""
+    """Exposure to a crash over one life of a subscription under some settings (see the module)."""
 
     __slots__ = ("_acked", "_durable", "_in_flight", "_until_us")
 
@@ -222,7 +222,7 @@ class Exposure:
         self._in_flight = 0
 
     def run(self, tape: Tape, writes: Sequence[ReplayedWrite], tallies: Tallies) -> None:
-        """Add the stretch up to the tape's end."""
+        """Add the exposure up to the tape's end to `tallies`."""
         durable_us = np.array([write.durable_us for write in writes], dtype=np.int64)
         durable = np.array(
             [write.acked - write.outcome.entries_dropped for write in writes], dtype=np.int64
@@ -255,7 +255,7 @@ class Exposure:
 def _step(
     at: NDArray[np.int64], times: NDArray[np.int64], values: NDArray[np.int64], before: int
 ) -> NDArray[np.int64]:
-    """A step function, at these times."""
+    """Values of a step function at the times `at`; `before` ahead of its first step."""
     if not times.size:
         return np.full(at.size, before, dtype=np.int64)
     place = np.searchsorted(times, at, side="right") - 1

@@ -1,12 +1,12 @@
-"""One stretch of recorded traffic of one subscription, digested once for all settings.
+"""A tape: one stretch of a subscription's recorded traffic, digested once for all settings.
 
-Pure values. What consumers did does not depend on settings here, so neither does what the cursor
-holds in memory: after each call (an ACK command, a seek, a ledger trimmed) the tape says how many
-ranges it had, and in which version. A replay applies the calls to a cursor of its own, many at once
-between two of its writes.
+Pure values. In this model settings do not change what consumers do, and so not the cursor's state
+in memory. The tape has its version and its number of ranges after each call (an ACK command, a
+seek, a ledger trimmed). A replay applies the calls to a cursor of its own, many at once between two
+writes.
 
     calls        0   1   2   3   4
-    versions     7   8   9  12  13      of the recording, verified as the tape is made
+    versions     7   8   9  12  13      as recorded; checked when the tape is made
     ranges       1   2   2   1   1
     entries      .---+---+---.  special: call 3 is a cumulative ack
 """
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ackgate.persistence.records.outcome import PersistOutcome
 
 ONE_BY_ONE_MAX: Final = 16
-"""So few acks are applied one by one: an array would cost more."""
+"""Up to so many acks are applied one by one: an array would cost more."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedAck:
-    """Entries and parts of entries: a mask holds what stays unacked, None is the whole entry."""
+    """Acks of whole entries (None) and of parts: a mask of the indexes that stay unacked."""
 
     acks: Sequence[tuple[Position, int | None]]
 
@@ -44,13 +44,13 @@ class MixedAck:
 
 @dataclass(frozen=True, slots=True)
 class CumulativeAck:
-    """Everything up to a position."""
+    """Ack of everything up to and including a position."""
 
     position: Position
     unacked_mask: int | None
     properties: Mapping[str, int] | None
     whole: Sequence[Position] = ()
-    """Further entries that the same command acked: the rest of a batch."""
+    """Further entries that the same command acked."""
 
     def __call__(self, on: Played) -> None:
         on.cursor.ack_cumulative(
@@ -72,7 +72,7 @@ class CursorMoved:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOpened:
-    """The topic writes into a new ledger."""
+    """The topic opened a new message ledger."""
 
     ledger_id: int
 
@@ -86,7 +86,7 @@ class LedgerOpened:
 
 @dataclass(frozen=True, slots=True)
 class LedgerClosed:
-    """A ledger of the topic takes no more entries."""
+    """The topic closed a message ledger, with this number of entries."""
 
     ledger_id: int
     entries: int
@@ -102,12 +102,12 @@ class LedgerClosed:
 
 @dataclass(frozen=True, slots=True)
 class LedgersTrimmed:
-    """Ledgers of the topic were deleted, all at one time."""
+    """The topic deleted message ledgers, all at one time."""
 
     ledger_ids: tuple[int, ...]
 
     def __call__(self, on: Played) -> None:
-        """Note it, and let the cursor forget them."""
+        """Trim the ledgers, and make the cursor forget them."""
         self.apply_to(on.ledgers)
         for ledger_id in self.ledger_ids:
             on.cursor.ledger_trimmed(ledger_id)
@@ -118,20 +118,20 @@ class LedgersTrimmed:
 
 
 class Played(Protocol):
-    """What a tape is made on, and played on."""
+    """A cursor with its topic's ledgers, which calls of a tape change."""
 
     cursor: ManagedCursor
     ledgers: MessageLedgers
 
 
 class Special(Protocol):
-    """A call that is more than acks of whole entries."""
+    """A call other than individual acks of whole entries; applies itself to a cursor."""
 
     def __call__(self, on: Played) -> None: ...
 
 
 class Growth(NamedTuple):
-    """The open ledger had so many entries when a call came."""
+    """Entry count of the open message ledger when a call was made."""
 
     call: int
     ledger_id: int
@@ -144,23 +144,23 @@ class Recorded(NamedTuple):
     sequence: int
     time_us: int
     calls: int
-    """Calls of the tape before it was durable."""
+    """Number of the tape's calls before it was durable."""
     outcome: PersistOutcome
 
 
 class RecordedFailure(NamedTuple):
-    """An attempt to write to a store that failed."""
+    """A failed write attempt of the recording."""
 
     sequence: int
     time_us: int
     calls: int
     store: str
-    """ledger or metadata-store."""
+    """``ledger`` or ``metadata-store``."""
     detail: PersistFailed
 
 
 class GateChange(NamedTuple):
-    """The recording's gate shut or opened."""
+    """A change of the recorded gate: it shut or opened."""
 
     sequence: int
     time_us: int
@@ -170,7 +170,7 @@ class GateChange(NamedTuple):
 
 
 class TypeChange(NamedTuple):
-    """A consumer came, and with it perhaps another type of the subscription."""
+    """A consumer was added, which may change the subscription's type."""
 
     time_us: int
     calls: int
@@ -178,7 +178,7 @@ class TypeChange(NamedTuple):
 
 
 class BudgetChange(NamedTuple):
-    """From here on a strict gate of this limit may (not) send another entry."""
+    """A strict gate's entry budget ran out, or became available again."""
 
     time_us: int
     calls: int
@@ -187,12 +187,12 @@ class BudgetChange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Tape:
-    """The calls of one stretch of a recording, to be played to a cursor."""
+    """The calls of one stretch of a recording, and what else happened in it. Times in us."""
 
     owner_epoch: int
     start_us: int
     end_us: int
-    """Time of its last event."""
+    """Time of the tape's last event."""
     times_us: NDArray[np.int64]
     versions: NDArray[np.int64]
     """Version of the ack state after each call."""
@@ -200,7 +200,7 @@ class Tape:
     ranges: NDArray[np.int64]
     batch_indexes: NDArray[np.int64]
     acked: NDArray[np.int64]
-    """Entries acked as a whole so far, in memory."""
+    """Entries wholly acked in memory after each call, since the life began."""
     offsets: NDArray[np.int64]
     """Call i acks entries ``offsets[i] : offsets[i + 1]`` of the two arrays below."""
     ledger_ids: NDArray[np.int64]
@@ -209,28 +209,28 @@ class Tape:
     growths: Sequence[Growth]
     in_flight_us: NDArray[np.int64]
     in_flight: NDArray[np.int64]
-    """From each of these times on: entries delivered and not acked."""
+    """Entries delivered and not acked, from each time of `in_flight_us` on."""
     reads_us: NDArray[np.int64]
-    """When an entry was read for the first time and delivered."""
+    """Times at which an entry was delivered after its first read."""
     delayed: NDArray[np.int64]
-    """Entries that are to wait: published in us, ledger, entry, deliver at in ms; a row each."""
+    """A row for each delayed entry: time published (us), ledger id, entry id, deliver-at (ms)."""
     mark_delete: Position
-    """At its end."""
+    """Mark-delete position at the tape's end."""
     outcomes: Sequence[Recorded] = ()
     failures: Sequence[RecordedFailure] = ()
     gate_changes: Sequence[GateChange] = ()
     type_changes: Sequence[TypeChange] = ()
     budgets: Mapping[int, Sequence[BudgetChange]] = field(default_factory=dict)
-    """Limit of a strict gate -> when its budget ran out, and when there was one again."""
+    """Limit of a strict gate -> changes of its budget."""
     cursor_bytes: int = 0
-    """Most memory that the cursor took, as it estimates itself."""
+    """Highest memory estimate of the cursor in this life so far, in bytes."""
 
     def __len__(self) -> int:
         return int(self.times_us.size)
 
 
 class TapePlayer:
-    """A cursor of one's own, and how far it is in the tape."""
+    """Plays tapes to a cursor of its own, in steps."""
 
     __slots__ = ("_at", "_growth", "_tape", "cursor", "ledgers")
 
@@ -243,15 +243,15 @@ class TapePlayer:
 
     @property
     def calls(self) -> int:
-        """Calls of this tape that were played."""
+        """Number of calls played of the present tape."""
         return self._at
 
     def load(self, tape: Tape) -> None:
-        """The next stretch. The one before must have been played to its end."""
+        """Begin the next tape. The one before must have been played to its end."""
         self._tape, self._at, self._growth = tape, 0, 0
 
     def play(self, calls: int) -> None:
-        """Up to so many calls of the tape: those that were not played yet."""
+        """Play on until the first `calls` calls of the tape are played."""
         tape = self._tape
         assert tape is not None
         specials = tape.specials
@@ -272,7 +272,7 @@ class TapePlayer:
             self._at = calls
 
     def finish(self) -> None:
-        """To the end, with what the topic grew by."""
+        """Play the rest of the tape, and add the entries published after its last call."""
         tape = self._tape
         if tape is not None:
             self.play(len(tape))
@@ -303,7 +303,7 @@ class TapePlayer:
 
 
 def grow(ledgers: MessageLedgers, ledger_id: int, entries: int) -> None:
-    """The open ledger has so many entries by now."""
+    """Raise the entry count of the newest ledger to `entries`; leave other ledgers alone."""
     known = ledgers.entry_count(ledger_id)
     if known is not None and entries > known and ledger_id == ledgers.ledger_ids[-1]:
         ledgers.add_entries(ledger_id, entries - known)

@@ -1,8 +1,8 @@
-"""Settings to replay recorded traffic under: the recorded ones, and changes of them.
+"""The variants of a what-if: the recorded settings, and changes of them.
 
-Pure, but for reading the file of variants. Every combination of what ``--set`` lists is a variant, and
-each of those that ``--variants`` names; the recorded settings themselves are always one, by which all
-others are measured.
+Pure, except that it reads the file of ``--variants``. Each combination of the values in ``--set``
+is a variant, and so is each one that the file names. The recorded settings are always the first
+variant, with which all others are compared.
 
     --set managedLedgerMaxUnackedRangesToPersist=100,1000 --set ackPersistLingerMs=2,50    four variants
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDED: Final = "recorded"
-"""Name of the variant that changes nothing."""
+"""Name of the variant that changes no setting."""
 
 VARIANTS_MAX: Final = 1_000
 
@@ -35,7 +35,7 @@ PACE_KEYS: Final = frozenset(
         "managedLedgerDefaultMarkDeleteRateLimit",
     }
 )
-"""They decide when a cursor is written."""
+"""Settings that decide when a cursor is written."""
 
 RECORD_KEYS: Final = frozenset(
     {
@@ -53,7 +53,7 @@ RECORD_KEYS: Final = frozenset(
         "metadataStoreMaxNodeBytes",
     }
 )
-"""They decide what a write holds."""
+"""Settings that decide what a write contains."""
 
 GATE_KEYS: Final = frozenset(
     {
@@ -79,7 +79,7 @@ DELAY_KEYS: Final = frozenset(
 )
 
 KEYS: Final = PACE_KEYS | RECORD_KEYS | GATE_KEYS | DELAY_KEYS
-"""What may be changed: all else, like how much is read at once, changes what consumers do."""
+"""Settings that a variant may change. Any other would change what consumers do."""
 
 TAKEN_KEYS: Final = KEYS | {
     "acknowledgmentAtBatchIndexLevelEnabled",
@@ -91,16 +91,16 @@ TAKEN_KEYS: Final = KEYS | {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Settings that differ from the recorded ones."""
+    """A set of changes to the recorded settings."""
 
     name: str
     changes: Mapping[str, str] = field(default_factory=dict)
-    """By their names in broker.conf."""
+    """Name of the setting in broker.conf -> new value."""
 
     def settings(self, recorded: Mapping[str, str]) -> Settings:
-        """These settings, on top of the recorded ones.
+        """Return the recorded settings with this variant's changes.
 
-        Raises `ConfigurationError` naming the variant.
+        Raises `ConfigurationError`, naming the variant, if they are invalid together.
         """
         given = {
             key: Given(text, "recorded") for key, text in recorded.items() if key in TAKEN_KEYS
@@ -112,15 +112,15 @@ class Variant:
             raise ConfigurationError(f"variant {self.name} cannot be: {error}") from error
 
     def is_paced(self, recorded: Mapping[str, str]) -> bool:
-        """Whether it writes at other moments than the recording."""
+        """Whether it changes a setting of `PACE_KEYS`, and so the moments of writes."""
         now, then = self.settings(recorded).texts(), Variant(RECORDED).settings(recorded).texts()
         return any(now[key] != then[key] for key in PACE_KEYS)
 
 
 def variants_of(grid: Sequence[str], file: Path | None) -> tuple[Variant, ...]:
-    """All that were asked for, the recorded settings first.
+    """Return all variants of ``--set`` and ``--variants``, after the recorded settings.
 
-    Raises `ConfigurationError` for names and values that cannot be, before anything is read.
+    Raises `ConfigurationError` for invalid names and values, duplicate names and too many variants.
     """
     found = [Variant(RECORDED), *_of_grid(grid), *(_of_file(file) if file is not None else ())]
     if len(found) > VARIANTS_MAX:
@@ -154,7 +154,7 @@ def _of_grid(grid: Iterable[str]) -> list[Variant]:
 
 
 def _of_file(path: Path) -> list[Variant]:
-    """JSON, names to objects of settings; or a broker.conf, of which those count that can change."""
+    """Read variants from JSON (name -> settings), or one from a broker.conf (its `KEYS` only)."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".conf":
@@ -189,12 +189,12 @@ def _check(variant: Variant) -> None:
             )
     defaults = Settings().texts()
     if "dispatcherPauseOnAckStateResumeRanges" in variant.changes:
-        # Whether it lies below the limit depends on what was recorded, if the limit is not given.
+        # If the variant does not set the limit, only the recording tells whether the mark is below.
         limit = "managedLedgerMaxUnackedRangesToPersist"
         defaults[limit] = str(2**31 - 1)
     variant.settings(defaults)
 
 
 def documented_keys() -> Iterable[tuple[str, str]]:
-    """What may be changed, with a line on each."""
+    """Return the name and description of each setting that a variant may change."""
     return ((key, FIELDS[key].description or "") for key in sorted(KEYS))

@@ -1,7 +1,7 @@
-"""The recorded traffic, call by call, through a cursor: once for all settings.
+"""Plays the recorded traffic to a cursor, call by call, once for all settings.
 
-Pure. Every call is made as the broker made it, and the version after it compared with the recorded
-one. What comes of it is the `Tape` that replays under any settings are played from.
+Pure. Makes every call as the broker made it, and compares the cursor's version after it with the
+recorded one. The result is a `Tape`, which replays under any settings use.
 
     events   published 7:0   acked 7:0 (1 of 2)   acked 7:1   persisted   dispatched   ...
     tape     growth          call 0 ------------------'       outcome     in flight
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 
 BYTES_LOOK_CALLS: Final = 256
-"""After so many calls it is asked again what the cursor takes."""
+"""Number of calls after which the cursor's memory is estimated again."""
 
 
 class Walk:
-    """One life of a subscription: from its recovery (or making) to the end of the epoch."""
+    """One life of a subscription, from its recovery or creation to its end."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Walk:
         self.cursor = cursor
         self.ledgers = ledgers
         self.until_us = start_us
-        """How far the tapes reach so far."""
+        """End of the last tape made, in us."""
         self.read_us: int | None = None
-        """Time of the last delivery of a read that may not be over yet."""
+        """Time in us of the last delivery of a read that may go on; None: no read goes on."""
         self.differences: list[Difference] = []
         self.in_flight = PositionSet()
         self.acked = 0
@@ -80,9 +80,10 @@ class Walk:
         self.details: dict[str, Any] = {}
 
     def digest(self, events: Events, *, is_last: bool = True) -> tuple[Tape, int]:
-        """The tape of the next events, and how many of them it holds.
+        """Return the tape of the next events, and how many of the events it holds.
 
-        All of them, unless the last ACK command continues after them, and there are more events.
+        It holds all, unless the last ACK command is incomplete and more events follow (not
+        `is_last`).
         """
         return _Digesting(self, events, is_last=is_last).tape()
 
@@ -106,7 +107,7 @@ class _Digesting:
         self._growths: list[Growth] = []
         self._flights: list[tuple[int, int]] = []
         self._unseen: dict[int, int] = {}
-        """Ledger -> its entries, as far as nobody has asked for them yet."""
+        """Ledger id -> its entry count, not yet added to the ledgers (`_see`)."""
         self._reads: list[int] = []
         self._delayed: list[tuple[int, int, int, int]] = []
         self._outcomes: list[Recorded] = []
@@ -144,7 +145,7 @@ class _Digesting:
         while at < size:
             handler = by_code[kinds[at]]
             if walk.read_us is not None and not self._events.is_normal[at]:
-                # A read is over. Calls during a read do not matter: all of it was allowed.
+                # The read is over. Budgets do not matter during a read: all of it was allowed.
                 self._look_at_budgets(walk.read_us)
                 walk.read_us = None
             if kinds[at] == code_of_acks:
@@ -162,7 +163,7 @@ class _Digesting:
     # ------------------------------------------------------------------ calls
 
     def _called(self, at: int, *, special: Special | None = None) -> None:
-        """A call was made on the cursor: at this event it was over."""
+        """Add a call to the tape after it was made on the cursor; `at` is its last event."""
         walk = self._walk
         cursor = walk.cursor
         if special is not None:
@@ -181,7 +182,7 @@ class _Digesting:
         walk.calls_seen += 1
         if walk.calls_seen % BYTES_LOOK_CALLS == 0:
             walk.cursor_bytes = max(walk.cursor_bytes, cursor.byte_estimate)
-        if not isinstance(special, LedgerOpened | LedgerClosed):  # which no gate needs
+        if not isinstance(special, LedgerOpened | LedgerClosed):  # they cost no budget
             self._look_at_budgets(self._times[at])
 
     def _look_at_budgets(self, now_us: int) -> None:
@@ -196,7 +197,7 @@ class _Digesting:
                 self._budgets[limit].append(change)
 
     def _ack_call(self, at: int, kinds: list[int]) -> int | None:
-        """One ACK command; returns the place after its events, None when more of it is to come."""
+        """Apply one ACK command; return the index after its events, None if it is incomplete."""
         details = self._events.words["detail"]
         about = self._acked_detail(details[at]) if at in details else _ONE
         behind = at + 1
@@ -248,7 +249,7 @@ class _Digesting:
         self._called(last, special=special)
 
     def _count(self, special: Special) -> None:
-        """Do it, and see how many entries were acked by it."""
+        """Apply the call; add the number of entries by which the backlog shrank to `walk.acked`."""
         walk = self._walk
         self._see()
         before = walk.cursor.backlog_entries
@@ -271,7 +272,10 @@ class _Digesting:
         self._called(at, special=move)
 
     def _check_version(self, at: int) -> None:
-        """The recorded version is taken on, so that one difference does not become thousands."""
+        """Compare the cursor's version with the recorded one.
+
+        If it is lower, raise it to that: one difference must not cause thousands.
+        """
         recorded, cursor = self._versions[at], self._walk.cursor
         if recorded != cursor.version:
             self._differs(at, "version", str(recorded), str(cursor.version))
@@ -288,7 +292,7 @@ class _Digesting:
         self._unseen[self._ledgers[at]] = self._entries[at] + 1
 
     def _see(self) -> None:
-        """What was published is there before anything is asked of the topic, and no sooner."""
+        """Add published entries to the ledgers. Called before anything looks at the ledgers."""
         if self._unseen:
             for ledger_id, entries in self._unseen.items():
                 self._grow(ledger_id, entries)
@@ -311,7 +315,7 @@ class _Digesting:
         self._on_ledger(at, LedgerClosed(self._ledgers[at], self._entries[at] + 1))
 
     def _ledger_trimmed(self, at: int) -> None:
-        """Those that were trimmed together, of which this one is the last."""
+        """Collect ledgers trimmed at the same time; at the last of them, apply one call."""
         trimmed = self._trimmed
         trimmed.append(self._ledgers[at])
         kinds, behind = self._events.kinds, at + 1
@@ -366,7 +370,7 @@ class _Digesting:
         )
 
     def _gate(self, at: int) -> None:
-        # A broker asks for the budget in each round of dispatch, of which this may be the only trace.
+        # The broker computes the budget in each round of dispatch; this may be its only trace.
         self._look_at_budgets(self._times[at])
         reasons = self._events.words["reason"].get(at) or ""
         self._gate_changes.append(
@@ -441,7 +445,7 @@ def _mask(unacked_indexes: bytes | None) -> int | None:
 
 
 def ledgers_of(opened: Opened) -> MessageLedgers:
-    """The topic's ledgers as it was opened."""
+    """Return the topic's ledgers as they were when it was opened."""
     ledgers = MessageLedgers()
     for ledger in opened.ledgers:
         ledgers.open_ledger(ledger.ledger_id)
