@@ -72,7 +72,7 @@ class ClientLoad:
             send_timeout_millis=0,
             # Else this client, if it reconnects before anything was answered, begins its ids anew though
             # messages wait: two batches of one id, and the receipt of one is taken for the other's.
-            initial_sequence_id=0,
+            initial_sequence_id=1,  # 0 counts as none
         )
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), daemon=True)
