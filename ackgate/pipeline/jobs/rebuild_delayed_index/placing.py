@@ -12,7 +12,8 @@ Brokers that share the metadata store do not take our ledgers for orphans while 
 (`announce_maker`).
 
 One compare-and-set on the cursor's node replaces its whole registry. If another process has changed
-the node since `take_stock`, it is left as it is.
+the node since `take_stock`, it is left as it is. A put that was not answered may have been done, or may
+be done yet: then the new ledgers stay, and the next broker deletes those that no node names.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONFLICTS_MAX: Final = 3
+UNANSWERED_MAX: Final = 3
 """Attempts of one put that may go unanswered before it fails."""
 
 
@@ -178,7 +179,8 @@ class Placing:
         """Store these buckets and make them the whole registry of the target's cursor.
 
         Raises `OwnershipError` if a broker owns the topic or another process changed the node, and
-        `StorageError`. After an error it deletes the ledgers that it stored, if it can.
+        `StorageError`. After an error it deletes the ledgers that it stored, if it can, unless the
+        node may name them.
         """
         return self._runner.run(self._place(target, buckets))
 
@@ -190,10 +192,14 @@ class Placing:
             for bucket in buckets:
                 begun.append(bucket.record.snapshot_id)
                 await self._store(target, bucket)
-            before = await self._register(target, [bucket.record for bucket in buckets])
+            node, version = await self._unowned(target)
         except BaseException:
             await _delete(snapshots, begun)
             raise
+        if not await self._register(target, [bucket.record for bucket in buckets], node, version):
+            await _delete(snapshots, begun)
+            raise _changed_meanwhile(target)
+        before = snapshot_ids(node.cursor_properties)
         return Placed(len(before), await _delete(snapshots, before))
 
     async def _store(self, target: Target, bucket: BucketToStore) -> None:
@@ -208,37 +214,44 @@ class Placing:
         finally:
             await writer.close()
 
-    async def _register(self, target: Target, buckets: Sequence[BucketRecord]) -> list[int]:
-        """Replace the registry in the node; return the snapshot ids that it named before."""
+    async def _unowned(self, target: Target) -> tuple[CursorNode, int]:
+        """The cursor's node and version as `take_stock` found them; creates a missing index cursor.
+
+        Raises `OwnershipError` if a broker owns the topic.
+        """
         node, version = self._stock[target.number]
         await self._check_unowned(target.topic)
         if node is None:
             await self._make_index_cursor(target)
             node, version = await self._find(target)
             assert node is not None
-        before = snapshot_ids(node.cursor_properties)
+        return node, version
+
+    async def _register(
+        self, target: Target, buckets: Sequence[BucketRecord], node: CursorNode, version: int
+    ) -> bool:
+        """Replace the registry in the node. False: another process had changed the node.
+
+        After any error the node may name these buckets, now or later.
+        """
+        metadata = self._storage.metadata
         properties = _with_buckets(node.cursor_properties, buckets)
         value = encode_cursor_node(
             replace(node, cursor_properties=properties), packing(self._storage.places.settings)
         )
-        await self._put(target, value, version)
-        return before
 
-    async def _put(self, target: Target, value: bytes, version: int) -> None:
-        metadata = self._storage.metadata
-
-        async def attempt(_is_doubtful: bool) -> None:  # noqa: FBT001
+        async def attempt(is_doubtful: bool) -> bool:  # noqa: FBT001
             try:
                 await metadata.put(target.path, value, expected_version=version)
             except MetadataConflictError:
+                if not is_doubtful:
+                    return False
                 found = await metadata.get(target.path)
                 if found is None or found.value != value:
-                    raise OwnershipError(
-                        f"{target.topic}, {target.cursor}: another process has changed the cursor's node "
-                        "meanwhile; its index was left as it was"
-                    ) from None
+                    raise _changed_meanwhile(target) from None
+            return True
 
-        await until_answered(attempt, of=target.path, attempts_max=CONFLICTS_MAX)
+        return await until_answered(attempt, of=target.path, attempts_max=UNANSWERED_MAX)
 
     async def _make_index_cursor(self, target: Target) -> None:
         """Create the hidden cursor of a shared index at the topic's start, as a broker does."""
@@ -263,6 +276,13 @@ class Placing:
             create_at=ledgers.first_position,
         )
         store.abandon(OwnershipError("the broker that loads the topic owns it"))
+
+
+def _changed_meanwhile(target: Target) -> OwnershipError:
+    return OwnershipError(
+        f"{target.topic}, {target.cursor}: another process has changed the cursor's node "
+        "meanwhile; its index was left as it was"
+    )
 
 
 def _with_buckets(properties: Mapping[str, str], buckets: Sequence[BucketRecord]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,12 @@ import pytest
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.cursor import BucketRecord, Position
 from ackgate.dispatcher.buckets import BucketSettings
-from ackgate.errors import ConfigurationError, DataDirectoryBusyError, OwnershipError
+from ackgate.errors import (
+    ConfigurationError,
+    DataDirectoryBusyError,
+    OutcomeUnknownError,
+    OwnershipError,
+)
 from ackgate.persistence import (
     BucketSnapshots,
     MemoryMetadataStore,
@@ -22,7 +28,7 @@ from ackgate.persistence import (
     topic_path,
 )
 from ackgate.persistence.buckets.registry import snapshot_ids
-from ackgate.persistence.cursors.node import decode_cursor_node
+from ackgate.persistence.cursors.node import decode_cursor_node, encode_cursor_node
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.persistence.nodes.owner_nodes import OwnerRecord, encode_owner, is_in_range
 from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR
@@ -32,6 +38,7 @@ from ackgate.persistence.offline_storage import (
     opened_storage,
     storage_places,
 )
+from ackgate.persistence.records.limits import packing
 from ackgate.persistence.system.data_directory import DataDirectory
 from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
@@ -191,6 +198,49 @@ def test_a_node_that_was_written_meanwhile_is_left_alone(places):
 
     assert asyncio.run(registered(places)) == []
     assert asyncio.run(snapshot_ledgers(places)) == []
+
+
+class _Unanswered:
+    """A metadata store whose puts are done after all, though none is answered; then `meanwhile` runs."""
+
+    def __init__(self, metadata, meanwhile):
+        self._metadata, self._meanwhile = metadata, meanwhile
+
+    def __getattr__(self, name):
+        return getattr(self._metadata, name)
+
+    async def put(self, path, value, *, expected_version):
+        await self._metadata.put(path, value, expected_version=expected_version)
+        await self._meanwhile(path)
+        raise OutcomeUnknownError(path)
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_ledgers_that_the_node_names_stay_when_its_put_was_not_answered(places, is_changed):
+    """Another process may have loaded the index meanwhile, and written the node again."""
+    with Placing.opened(places) as placing:
+        placing.take_stock([target()])
+        metadata = placing._storage.metadata
+
+        async def meanwhile(path):
+            if not is_changed:
+                raise asyncio.CancelledError
+            found = await metadata.get(path)
+            node = decode_cursor_node(found.value, path=path)
+            properties = {**node.cursor_properties, "another": "property"}
+            changed = encode_cursor_node(
+                replace(node, cursor_properties=properties), packing(places.settings)
+            )
+            await metadata.put(path, changed, expected_version=None)
+
+        placing._storage = placing._storage._replace(metadata=_Unanswered(metadata, meanwhile))
+        ids = placing.new_ledger_ids(1)
+        with pytest.raises((OwnershipError, asyncio.CancelledError)):
+            placing.place(target(), [bucket(ids[0], 0)])
+        placing._storage = placing._storage._replace(metadata=metadata)
+
+    assert asyncio.run(registered(places)) == ids
+    assert asyncio.run(snapshot_ledgers(places)) == ids
 
 
 def test_the_cursor_of_a_shared_index_is_made_when_there_is_none(places):
