@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as f
 
 from ackgate.persistence import LedgerEntry
 from ackgate.persistence.deliveries.columns import columns_of
@@ -90,6 +91,13 @@ def test_nothing_differs_and_all_was_replayed(rows, blocks):
         assert row["events_skipped"] == row["events_missing"] == row["differences"] == 0
         assert 0 < row["events"] < events
         assert row["writes_compared"] > 0
+
+
+def test_a_difference_is_listed_once_however_many_groups_of_settings_find_it(rows):
+    kind = rows.schema["differences"].dataType
+    differing = rows.withColumn("differences", f.from_json(f.lit("[{}]"), kind))
+    assert differing.count() == 2 * len(TOPICS) * len(SUBSCRIPTIONS)
+    assert frames.differences(differing).count() == len(TOPICS) * len(SUBSCRIPTIONS)
 
 
 def test_over_time_a_mean_is_that_of_the_time_recorded(rows):
