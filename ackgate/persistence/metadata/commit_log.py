@@ -42,6 +42,8 @@ _HEADER: Final = struct.Struct("<8sII")
 _BASE: Final = struct.Struct("<8sQIII")
 """Store, base, page size, number of pages, whether there is a mirror. The sums follow."""
 
+_SUM_BYTES: Final = 4
+
 _RECORD_MAGIC: Final = b"#rec"
 _RECORD: Final = struct.Struct("<4sIIQQ")
 """Magic, bytes of the payload, CRC32C of all that follows, number, bytes of the file with its room."""
@@ -167,6 +169,11 @@ def _next_record(data: bytes, at: int) -> int:
     return found if found >= 0 else len(data)
 
 
+def _encode_record(number: int, payload: bytes, file_bytes: int) -> bytes:
+    crc = _sum(number, file_bytes, payload)
+    return _RECORD.pack(_RECORD_MAGIC, len(payload), crc, number, file_bytes) + payload
+
+
 def _sum(number: int, file_bytes: int, payload: bytes) -> int:
     return int(crc32c(_NUMBERS.pack(number, file_bytes) + payload))
 
@@ -186,13 +193,15 @@ class CommitLog:
         """Up to here there may be bytes of a commit that was not made; 0: there are none."""
 
     @classmethod
-    def begin(cls, path: Path, header: LogHeader) -> CommitLog:
-        """Replace the log by an empty one, durably: the old one or the new one is there.
+    def begin(
+        cls, path: Path, header: LogHeader, commits: Sequence[tuple[int, bytes]] = ()
+    ) -> CommitLog:
+        """Replace the log by one of these commits, durably: the old one or the new one is there.
 
         Raises `OSError`.
         """
         log = cls(path, header)
-        log._write_new()
+        log._write_new(commits)
         return log
 
     @classmethod
@@ -214,7 +223,20 @@ class CommitLog:
         self._descriptor, new._descriptor = new._descriptor, -1
         self._end, self._room_end, self._revoked_to = new._end, new._room_end, 0
 
-    def _write_new(self) -> None:
+    def make_room(self, page_count: int) -> None:
+        """Allocate what `restart` will need for the sums of so many pages. Raises `OSError`."""
+        size = _HEADER.size + _BASE.size + page_count * _SUM_BYTES
+        descriptor = os.open(self._new_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            write_all(descriptor, bytes(size), 0)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def _new_path(self) -> Path:
+        return self._path.with_name(self._path.name + ".new")
+
+    def _write_new(self, commits: Sequence[tuple[int, bytes]]) -> None:
         header = self.header
         body = b"".join(
             (
@@ -229,18 +251,21 @@ class CommitLog:
             )
         )
         data = _HEADER.pack(_MAGIC, len(body), crc32c(body)) + body
-        temporary = self._path.with_name(self._path.name + ".new")
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._descriptor = os.open(temporary, flags, FILE_MODE)
+        end = len(data) + sum(_RECORD.size + len(payload) for _, payload in commits)
+        data += b"".join(_encode_record(number, payload, end) for number, payload in commits)
+        temporary = self._new_path
+        # Not emptied first: that would give back what `make_room` allocated.
+        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             write_all(self._descriptor, data, 0)
+            os.ftruncate(self._descriptor, end)
             platform_files.sync_file(self._descriptor)
             temporary.replace(self._path)
             platform_files.sync_directory(self._path.parent)
         except OSError:
             self.close()
             raise
-        self._end = self._room_end = len(data)
+        self._end = self._room_end = end
 
     def append(self, number: int, payload: bytes) -> None:
         """Return when the commit is durable. Raises `OSError`; then it was not made."""
@@ -250,8 +275,7 @@ class CommitLog:
         room_end = self._room_end
         if end > room_end:
             room_end = end + min(max(end, _ROOM_BYTES_FIRST), _ROOM_BYTES_MAX)
-        crc = _sum(number, room_end, payload)
-        record = _RECORD.pack(_RECORD_MAGIC, len(payload), crc, number, room_end) + payload
+        record = _encode_record(number, payload, room_end)
         room = bytes(room_end - end) if room_end != self._room_end else b""
         self._revoked_to = end
         try:

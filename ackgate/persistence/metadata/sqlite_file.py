@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ackgate.persistence.metadata.node_table import CommitProgress
     from ackgate.persistence.metadata.sqlite_pages import WalFrames
 
 T = TypeVar("T")
@@ -141,7 +142,10 @@ class Database:
         self._path = path
         self._log = log
         self._mirror = Mirror(path)
+        self._has_mirror = log.header.has_mirror
         self._changed_pages = 0
+        self._frames_to_describe: int | None = None
+        """Those that SQLite has written into the database file, and our log does not describe yet."""
         self.connection = connection
         self.number = number
         """Of the last commit that changed anything."""
@@ -160,6 +164,7 @@ class Database:
 
         Raises what `run` raises, `sqlite3.Error`, `OSError`.
         """
+        self._describe_file()
         connection = self.connection
         table.changes = []
         logged: bytes | None = None
@@ -195,17 +200,34 @@ class Database:
         False when a reader prevents it: then SQLite's log and ours continue, as they do when this
         raises `sqlite3.Error` or `OSError`.
         """
+        self._describe_file()
         self._changed_pages = 0
+        (page_count,) = self.connection.execute("PRAGMA page_count").fetchone()
+        # The new log must not fail for want of room once SQLite has changed the file.
+        self._log.make_room(page_count)
         frames = _checkpointed_frames(self.connection)
         if frames is None:
             return False
-        header = self._log.header
-        if frames or header.base != self.number:
-            wal = read_wal(self._path, frames)
-            sums = sums_after(header.sums, wal)
-            has_mirror = header.has_mirror and self._bring_mirror_up_to_date(wal, len(sums))
-            self._log.restart(header._replace(base=self.number, sums=sums, has_mirror=has_mirror))
+        if frames or self._log.header.base != self.number:
+            self._frames_to_describe = frames
+            self._describe_file()
         return True
+
+    def _describe_file(self) -> None:
+        """Begin a new log, with the sums of the pages that SQLite's checkpoint has written.
+
+        Until that succeeds there is no commit: it would overwrite SQLite's log, without which the old
+        sums and the changed file contradict each other. Raises `OSError`.
+        """
+        frames = self._frames_to_describe
+        if frames is None:
+            return
+        header = self._log.header
+        wal = read_wal(self._path, frames)
+        sums = sums_after(header.sums, wal)
+        self._has_mirror = self._has_mirror and self._bring_mirror_up_to_date(wal, len(sums))
+        self._log.restart(header._replace(base=self.number, sums=sums, has_mirror=self._has_mirror))
+        self._frames_to_describe = None
 
     def _bring_mirror_up_to_date(self, wal: WalFrames, page_count: int) -> bool:
         pages = ((n, content) for n, content in wal.newest().contents() if n < page_count)
@@ -401,11 +423,11 @@ class _Opening:
             raise self._damaged(f"{wal_path(path)} is of another time or another database")
         if stored is None and progress.number and version == FORMAT_VERSION:
             self._mended.append(f"{self._log_path} was gone, and is rebuilt")
-        number = self._repeat(connection, progress.number)
-        log = self._log_that_goes_on(frames) or self._begin_log(
-            connection, file, progress.store, number
-        )
-        return Database(path, connection, log, number)
+        missing = self._missing_commits(progress.number)
+        log = self._log_that_goes_on(frames) or self._begin_log(connection, file, progress, missing)
+        if missing:
+            _repeat_commits(connection, missing)
+        return Database(path, connection, log, progress.number + len(missing))
 
     def _check_pages(self, file: PageFile, header: LogHeader, frames: int) -> None:
         """Every page is as the last checkpoint left it, or comes out of SQLite's log."""
@@ -431,16 +453,16 @@ class _Opening:
     def _damaged(self, what: str) -> CorruptRecordError:
         return CorruptRecordError(f"{self._path} is damaged: {what}: {_WAY_BACK}")
 
-    def _repeat(self, connection: sqlite3.Connection, number: int) -> int:
-        """Do what our log has and SQLite has lost. Returns the number of the last commit."""
+    def _missing_commits(self, number: int) -> list[tuple[int, bytes]]:
+        """Those after this one, which our log has and SQLite has lost."""
         stored, path = self._stored, self._path
         if stored is None:
-            return number
+            return []
         if stored.last < number:
             if stored.header is not None:
                 lacking = number - stored.last
                 self._mended.append(f"{self._log_path} lacks {lacking} commits that {path} has")
-            return number
+            return []
         missing = stored.after(number)
         if len(missing) < stored.last - number:
             raise self._damaged(
@@ -448,12 +470,11 @@ class _Opening:
                 " that they cannot be repeated"
             )
         if missing:
-            _repeat_commits(connection, missing)
             self._mended.append(
                 f"{wal_path(path)} was torn, damaged or gone: {len(missing)} commits were brought"
                 f" back from {self._log_path}"
             )
-        return missing[-1][0] if missing else number
+        return missing
 
     def _log_that_goes_on(self, frames: int) -> CommitLog | None:
         """Continue our log if the last writer stopped cleanly; None: a new one must begin."""
@@ -465,8 +486,13 @@ class _Opening:
         return CommitLog.resume(self._log_path, stored)
 
     def _begin_log(
-        self, connection: sqlite3.Connection, file: PageFile, store: bytes, number: int
+        self,
+        connection: sqlite3.Connection,
+        file: PageFile,
+        progress: CommitProgress,
+        missing: list[tuple[int, bytes]],
     ) -> CommitLog:
+        """Begin a log that has the sums of the file as it is now, and what the file still lacks."""
         stored = self._stored
         before = stored.header if stored is not None else None
         if _checkpointed_frames(connection) is None:
@@ -476,9 +502,8 @@ class _Opening:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         sums = file.sums(page_bytes)
         has_mirror = self._make_mirror(file, sums, page_bytes)
-        return CommitLog.begin(
-            self._log_path, LogHeader(store, number, page_bytes, sums, has_mirror)
-        )
+        header = LogHeader(progress.store, progress.number, page_bytes, sums, has_mirror)
+        return CommitLog.begin(self._log_path, header, missing)
 
     def _make_mirror(self, file: PageFile, sums: NDArray[np.uint32], page_bytes: int) -> bool:
         mirror = self._mirror

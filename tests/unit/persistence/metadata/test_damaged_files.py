@@ -5,16 +5,26 @@ Nothing is refused here: what one file has lost, the others have.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import logging
+import os
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ackgate.errors import AckGateError, ConfigurationError, CorruptRecordError
+from ackgate.errors import (
+    AckGateError,
+    ConfigurationError,
+    CorruptRecordError,
+    MetadataDiskFullError,
+)
 from ackgate.persistence import SqliteMetadataStore
 from ackgate.persistence.metadata.node_table import NodeTable
 from ackgate.persistence.metadata.sqlite_file import Database
@@ -299,3 +309,106 @@ async def test_a_checkpoint_waits_for_no_reader(tmp_path: Path) -> None:
     await again.close()
     for left in ("killed", "stopped"):
         assert await opened_tree(tmp_path / left) == tree
+
+
+class Writes:
+    """Comes before each write to the files beside the database, on whose worker thread it runs."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.before: Callable[[int], None] | None = None
+        """Called with the number of the write."""
+        patch.setattr(os, "pwrite", self._watched(os.pwrite))
+        patch.setattr(os, "ftruncate", self._watched(os.ftruncate))
+        patch.setattr(Path, "replace", self._watched(Path.replace))
+
+    def fail(self, failing: range) -> None:
+        """Let these writes fail, counted from here."""
+
+        def full(number: int) -> None:
+            if number in failing:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.count, self.before = 0, full
+
+    def _watched(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(*arguments: Any) -> Any:
+            if self.before is not None:
+                self.count += 1
+                self.before(self.count - 1)
+            return write(*arguments)
+
+        return written
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failures", [1, 4, 1000])
+async def test_a_full_disk_at_a_checkpoint_damages_nothing(
+    tmp_path: Path, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever write fails first: killed, stopped, and stopped when there is room again."""
+    disk = Writes(monkeypatch)
+    first, is_reached = 0, True
+    while is_reached:
+        directory = tmp_path / str(first)
+        store, tree = await filled(directory, random.Random(first))
+        disk.fail(range(first, first + failures))
+        await store.checkpoint()
+        is_reached = disk.count > first
+        with contextlib.suppress(MetadataDiskFullError):
+            await store.create("/while-full", b"1")
+            tree["/while-full"] = b"1", 0
+        shutil.copytree(directory, tmp_path / f"{first} killed")
+        await store.checkpoint()
+        shutil.copytree(directory, tmp_path / f"{first} checkpoint")
+        disk.before = None
+        await store.create("/when-there-was-room", b"2")
+        shutil.copytree(directory, tmp_path / f"{first} room")
+        await store.close()
+        for left in ("killed", "checkpoint"):
+            assert await opened_tree(tmp_path / f"{first} {left}") == tree, left
+        tree["/when-there-was-room"] = b"2", 0
+        for left in (f"{first} room", str(first)):
+            assert await opened_tree(tmp_path / left) == tree, left
+        first += 1
+    assert first > 3
+
+
+async def filled(directory: Path, rng: random.Random) -> tuple[SqliteMetadataStore, Tree]:
+    """A store with a checkpoint and commits after it."""
+    directory.mkdir()
+    store = await SqliteMetadataStore.open(directory / NAME)
+    await fill(store, rng, 10)
+    assert await store.checkpoint()
+    await fill(store, rng, 10)
+    return store, await tree_of(store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wal", [1.0, 0.5, 0.0])
+async def test_a_kill_at_any_write_of_an_opening_loses_nothing(
+    tmp_path: Path, wal: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that reads all of SQLite's log, half of it and repeats the rest, or repeats everything."""
+    writes = Writes(monkeypatch)
+    directory = tmp_path / "data"
+    store, _ = await filled(tmp_path / "working", random.Random(SEED))
+    for place in ("ledgers", "topics"):  # on pages of their own
+        for number in range(20):
+            await store.put(f"/{place}/node-{number}", bytes(3000), expected_version=None)
+    tree = await tree_of(store)
+    shutil.copytree(tmp_path / "working", directory)
+    await store.close()
+    log = directory / f"{NAME}-wal"
+    os.truncate(log, int(log.stat().st_size * wal))
+
+    def copy(number: int) -> None:
+        shutil.copytree(directory, tmp_path / f"killed {number}")
+
+    writes.before = copy
+    store = await SqliteMetadataStore.open(directory / NAME)
+    writes.before = None
+    await store.close()
+    assert writes.count > 3
+    for number in range(writes.count):
+        assert await opened_tree(tmp_path / f"killed {number}") == tree, number
