@@ -380,6 +380,24 @@ FATES = {
         .dispatch("s", 1, 1),
         "delayed",
     ),
+    "not due, and nothing sent": (
+        Story("not due, and nothing sent")
+        .subscribe("s", 1, -1)
+        .publish(1, 0, deliver_at_ms=5_000_000),
+        "delayed",
+    ),
+    "due, and nothing sent by the new owner": (
+        done(
+            Story("due, and nothing sent by the new owner")
+            .subscribe("s", 1, -1)
+            .publish(1, 0, deliver_at_ms=2_000)
+            .publish(1, 1)
+            .dispatch("s", 1, 1)
+        )
+        .restart()
+        .recovered("s"),
+        "delayed",
+    ),
     "its key waits": (
         done(keyed_two("its key waits", "Key_Shared", "a", "b").dispatch("s", 1, 1)),
         "held",

@@ -118,6 +118,17 @@ def test_pieces_of_any_size_give_the_same(seed):
     assert list(cut.timelines()) == list(whole.timelines())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_moves_of_the_cursor_do_not_wait_for_others_however_events_come(seed):
+    blocks = traffic(seed, BASE, steps=200)
+    moves = sum(event.kind is EventKind.RESET for block in blocks for event in block.rows())
+    lingering = Variant("lingering", {"ackPersistLingerMs": "5000"})
+    for pieces in (None, Random(seed)):
+        replay = replayed(blocks, [lingering], pieces=pieces)
+        sums = {variant.name: each for variant, _, each, _ in replay.totals()}
+        assert sums["lingering"].writes >= moves > 3
+
+
 def test_an_even_feed_gives_the_same_however_events_come(blocks):
     def fed(sizes):
         feed = EvenFeed(SubscriptionReplay([Variant("recorded")]), events_max=64)
@@ -272,6 +283,26 @@ def test_settings_that_changed_while_a_topic_was_open_hold_from_there_on(blocks)
     assert replay.differences.rows == []
     assert (sums["recorded"].pauses, sums["recorded"].paused_us) == (1, 1)
     assert sums["on"].paused_us > 1
+
+
+def test_a_limit_that_changes_while_a_topic_is_open_is_that_of_the_strict_gate_too():
+    """As soon as the subscription is there: as if it had been so from the beginning."""
+    strict = {"dispatcherPauseOnAckStateStrictEnabled": "true"}
+    blocks = traffic(7, {**BASE, **strict}, steps=200)
+    rows = blocks[0].rows()
+    place = next(i for i, row in enumerate(rows) if row.kind is EventKind.SUBSCRIBED)
+    detail = encode_detail(Configured({LIMIT: "8"}, TopicPolicies()))
+    configured = DeliveryEvent(EventKind.CONFIGURED, rows[place].time_us, detail=detail)
+    changed = columns_of(
+        [*rows[: place + 1], configured, *rows[place + 1 :]],
+        topic=TOPIC,
+        owner_epoch=1,
+        first_sequence=0,
+    )
+    sums = {variant.name: each for variant, _, each, _ in replayed([changed]).totals()}
+    expected = totals(blocks[:1], **{LIMIT: "8"})
+    assert sums["recorded"].paused_us == expected["other"].paused_us
+    assert sums["recorded"].paused_us > expected["recorded"].paused_us
 
 
 def test_what_a_gap_leaves_is_told_and_not_guessed(blocks):

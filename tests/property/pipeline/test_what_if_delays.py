@@ -8,6 +8,8 @@ from ackgate.config.delayed import BUCKET_FACTORY, IN_MEMORY_FACTORY
 from ackgate.cursor import Position
 from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind, columns_of
 from ackgate.persistence.deliveries.details import (
+    AckedCall,
+    Configured,
     MessageLedger,
     Opened,
     Subscribed,
@@ -32,8 +34,14 @@ BUCKETS = {
 }
 
 
-def delayed_block(texts, *, kind="Shared", hours=2):
-    """An entry each millisecond, each due at another time of the next hour; then nothing for long."""
+OFF = {"delayedDeliveryEnabled": "false"}
+
+
+def delayed_block(texts, *, kind="Shared", hours=2, acks=(), change=None):
+    """An entry each millisecond, each due at another time of the next hour; then nothing for long.
+
+    After the publishes come `acks`, columns of one call each, and `change`, settings that change.
+    """
 
     def event(kind, time_us, *, own=True, detail=None, **columns):
         text = None if detail is None else encode_detail(detail)
@@ -52,6 +60,16 @@ def delayed_block(texts, *, kind="Shared", hours=2):
         deliver_at_ms = time_us // 1000 + 20_000 + i * 7919 % HOUR_MS
         columns = {"ledger_id": 3, "entry_id": i, "deliver_at_ms": deliver_at_ms}
         events.append(event(EventKind.PUBLISHED, time_us, own=False, **columns))
+    for number, columns in enumerate(acks):
+        detail = AckedCall(entries=len(acks)) if number == 0 else None
+        events.append(
+            event(EventKind.ACKED, time_us, detail=detail, is_cumulative=False, **columns)
+        )
+    if change is not None:
+        detail = Configured(change, TopicPolicies())
+        events.append(event(EventKind.CONFIGURED, time_us, own=False, detail=detail))
+        late = {"ledger_id": 3, "entry_id": ENTRIES, "deliver_at_ms": deliver_at_ms}
+        events.append(event(EventKind.PUBLISHED, time_us, own=False, **late))
     end_us = START_US + int(hours * HOUR_MS * 1000)
     events.append(event(EventKind.CONSUMER_REMOVED, end_us, consumer="c#1"))
     return columns_of(events, topic=TOPIC, owner_epoch=1, first_sequence=0)
@@ -115,11 +133,8 @@ def test_a_tracker_in_memory_stores_nothing(sums):
     assert memory.delayed_memory_max > 0
 
 
-@pytest.mark.parametrize("factory", [BUCKET_FACTORY, IN_MEMORY_FACTORY])
-def test_what_is_due_by_the_end_has_come_out_and_nothing_else(factory):
-    """The dumb twin: a list of times."""
-    texts = {**BUCKETS, "delayedDeliveryTrackerFactoryClassName": factory}
-    block = delayed_block(texts, hours=0.5)
+def waiting_of(block):
+    """How many entries the tracker holds after the last tape, and when that ends, in ms."""
     kept = []
     original = DelayReplay.run
 
@@ -130,7 +145,15 @@ def test_what_is_due_by_the_end_has_come_out_and_nothing_else(factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DelayReplay, "run", run)
         sums_of(block)
-    waiting, end_ms = kept[-1]
+    return kept[-1]
+
+
+@pytest.mark.parametrize("factory", [BUCKET_FACTORY, IN_MEMORY_FACTORY])
+def test_what_is_due_by_the_end_has_come_out_and_nothing_else(factory):
+    """The dumb twin: a list of times."""
+    texts = {**BUCKETS, "delayedDeliveryTrackerFactoryClassName": factory}
+    block = delayed_block(texts, hours=0.5)
+    waiting, end_ms = waiting_of(block)
     times = [each.deliver_at_ms for each in block.rows() if each.deliver_at_ms is not None]
     tick_ms = 1_000
     assert sum(t > end_ms + tick_ms for t in times) <= waiting
@@ -140,3 +163,29 @@ def test_what_is_due_by_the_end_has_come_out_and_nothing_else(factory):
 def test_exclusive_subscriptions_hold_nothing():
     sums = sums_of(delayed_block(BUCKETS, kind="Exclusive"))
     assert sums["recorded"].delayed_entries == 0
+
+
+@pytest.mark.parametrize("factory", [BUCKET_FACTORY, IN_MEMORY_FACTORY])
+def test_entries_acked_beside_parts_of_batches_wait_no_longer(factory):
+    texts = {**BUCKETS, "delayedDeliveryTrackerFactoryClassName": factory}
+    part = {"ledger_id": 3, "entry_id": 0, "unacked_indexes": b"\x01", "version": 2}
+    whole = [
+        {"ledger_id": 3, "entry_id": entry, "version": 2} for entry in (ENTRIES - 2, ENTRIES - 1)
+    ]
+    before, _ = waiting_of(delayed_block(texts, hours=0.002))
+    after, _ = waiting_of(delayed_block(texts, hours=0.002, acks=[part, *whole]))
+    assert before - after == len(whole)
+
+
+@pytest.mark.parametrize(("change", "held"), [({}, ENTRIES + 1), (OFF, ENTRIES)])
+def test_delayed_delivery_switched_off_while_the_topic_is_open_holds_nothing_more(change, held):
+    sums = sums_of(delayed_block(BUCKETS, change=change))
+    assert sums["recorded"].delayed_entries == held
+
+
+def test_a_setting_that_a_variant_names_stays_when_the_recorded_one_changes():
+    tick = {"delayedDeliveryTickTimeMillis": "1000"}
+    block = delayed_block(BUCKETS, change={"delayedDeliveryTickTimeMillis": "600000"})
+    sums = sums_of(block, named=tick)
+    assert sums["named"].segments_loaded > 0
+    assert sums["named"] != sums["recorded"]

@@ -179,13 +179,6 @@ class SubscriptionFigures:
         """Whether there were enough records for a forecast."""
         return self.ranges_per_hour is not None
 
-    @property
-    def urgency(self) -> tuple[float, float]:
-        """Sort key: the most urgent subscriptions first."""
-        at_ms = self.at_limit_expected_ms or self.at_limit_earliest_ms
-        share = self.ranges_in_memory_max / max(self.range_limit, 1)
-        return (float("inf") if at_ms is None else float(at_ms), -share)
-
 
 _OF_BIN: Final = tuple(
     each.name

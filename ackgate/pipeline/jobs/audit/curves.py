@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 DELIVERIES_BINS: Final = 60
 DELIVERY_COLUMNS: Final = ("from_ms", "until_ms", "sort", "deliveries")
-SORTS: Final = ("first", "asked", "moved", "breach")
-"""Sorts of deliveries.
+"""Columns of the curve of deliveries. The sorts:
 
     first    the first one of an entry
     asked    repeated, because a consumer asked for it or went away
@@ -30,7 +29,6 @@ SORTS: Final = ("first", "asked", "moved", "breach")
 """
 
 LATENCY_COLUMNS: Final = ("kind", "step", "waits")
-LATENCY_KINDS: Final = ("to_dispatch", "to_ack", "to_durable")
 STEPS_PER_DOUBLING: Final = 2
 
 

@@ -233,7 +233,8 @@ def _fate(grace_us: int) -> Expression:
     is_read = f.coalesce(f.col("read_up_to") > position(), f.lit(NO))
     # Due entries are sent before others, once the owner has found them: later dispatches show a loss.
     due_us = f.greatest(f.col("deliver_at_ms") * 1_000, "last_epoch_us")
-    is_early = f.col("deliver_at_ms").isNotNull() & (due_us + grace_us > f.col("sent_until_us"))
+    was_sent_since = f.coalesce(due_us + grace_us <= f.col("sent_until_us"), f.lit(NO))
+    is_early = f.col("deliver_at_ms").isNotNull() & ~was_sent_since
     published_in = f.col("published_at.owner_epoch")
     # If publish and ack have the same owner, the delivery is in the journal too, if there was one.
     begins_at = f.col("begins_at")
@@ -252,7 +253,7 @@ def _fate(grace_us: int) -> Expression:
         .when(_is_in_state() & is_acked_by_nobody, "lost_acked")
         .when(f.col("last_acked_at") >= begins_at, _lost("lost_acked", is_known & is_of_one_life))
         .when(_is_in_state(), "unknown")
-        .when(f.coalesce(is_early, f.lit(NO)), "delayed")
+        .when(is_early, "delayed")
         .when(~is_read & f.col("is_gate_shut"), "gated")
         .when(~is_read, "backlog")
         .otherwise(HELD_OR_LOST)

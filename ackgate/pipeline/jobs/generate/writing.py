@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ackgate.persistence.metadata.sqlite import SqliteMetadataStore as Metadata
     from ackgate.persistence.ports import AppendTicket, LedgerWriter
     from ackgate.pipeline.jobs.generate.plan import GeneratePlan, TopicPlan
 
@@ -128,7 +127,7 @@ class _Writing:
         self,
         plan: GeneratePlan,
         client: BookieLedgerClient,
-        metadata: Metadata,
+        metadata: SqliteMetadataStore,
         settings: PersistenceSettings,
         clock: _Clock,
     ) -> None:

@@ -35,7 +35,7 @@ from ackgate.errors import (
 )
 from ackgate.persistence.buckets.registry import BUCKET_PREFIX, changed_properties, snapshot_ids
 from ackgate.persistence.buckets.snapshots import BucketSnapshots, append_all, snapshot_options
-from ackgate.persistence.cursors.node import decode_cursor_node, encode_cursor_node
+from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node, encode_cursor_node
 from ackgate.persistence.cursors.store import INTERNAL_SHARE, CursorStore
 from ackgate.persistence.nodes.changes import until_answered
 from ackgate.persistence.nodes.owner_nodes import decode_owner, is_in_range, owners_path
@@ -47,7 +47,6 @@ from ackgate.persistence.records.limits import packing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ackgate.persistence.cursors.node import CursorNode
     from ackgate.persistence.offline_storage import OfflineStorage, StoragePlaces
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target
 
@@ -160,9 +159,7 @@ class Placing:
 
     def check(self, target: Target, buckets: Sequence[BucketRecord]) -> None:
         """Raise `ConfigurationError` if a registry of these buckets does not fit into the node."""
-        node = self._stock[target.number].node
-        if node is None:
-            return  # `_register` will create the node, almost empty
+        node = self._stock[target.number].node or CursorNode(0, None, None, {})
         settings = self._storage.places.settings
         changed = replace(node, cursor_properties=_with_buckets(node.cursor_properties, buckets))
         most = self._storage.metadata.node_bytes_max

@@ -35,6 +35,7 @@ from ackgate.persistence.buckets.codec import decode_segment, encode_segment
 from ackgate.persistence.buckets.encoding import SnapshotEncoding
 from ackgate.persistence.records.limits import packing
 from ackgate.pipeline.jobs.what_if.gating import PAUSING_TYPES
+from ackgate.pipeline.jobs.what_if.tape import MixedAck
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,6 +122,12 @@ class DelayReplay:
         self._is_holding = True
         self._now_ms = 0
 
+    def configure(self, settings: Settings) -> None:
+        """Apply changed settings, between two tapes. Sealed buckets stay as they are."""
+        self._settings = settings
+        if self._tracker is not None:
+            self._tracker.configure(_delay_settings(settings))
+
     def run(self, tape: Tape, tallies: Tallies) -> None:
         for change in tape.type_changes:
             if change.type_name is not None:
@@ -135,14 +142,9 @@ class DelayReplay:
         self._play(self._tracker, offers, tape, tallies)
 
     def _made(self) -> BucketTracker | TimeBucketTracker:
-        delayed = self._settings.delayed
-        settings = DelaySettings(
-            tick_ms=delayed.delayed_delivery_tick_time_millis,
-            is_strict=delayed.is_delayed_delivery_deliver_at_time_strict,
-            fixed_delay_lookahead=delayed.delayed_delivery_fixed_delay_detection_lookahead,
-        )
+        settings = _delay_settings(self._settings)
         if self._is_bucket:
-            return BucketTracker(settings, bucket_settings(delayed))
+            return BucketTracker(settings, bucket_settings(self._settings.delayed))
         return TimeBucketTracker(settings)
 
     def _play(
@@ -222,8 +224,22 @@ class DelayReplay:
             acked = tape.entry_ids[tape.ledger_ids == ledger_id].tolist()
             for entry_id in [entry_id for entry_id in acked if entry_id in tracked]:
                 tracker.discard(Position(ledger_id, entry_id))
+        for special in tape.specials.values():
+            if isinstance(special, MixedAck):
+                for position, unacked_mask in special.acks:
+                    if unacked_mask is None:
+                        tracker.discard(position)
         tracker.forget_through(tape.mark_delete)
         self._carry_out(tracker, tallies)
+
+
+def _delay_settings(settings: Settings) -> DelaySettings:
+    delayed = settings.delayed
+    return DelaySettings(
+        tick_ms=delayed.delayed_delivery_tick_time_millis,
+        is_strict=delayed.is_delayed_delivery_deliver_at_time_strict,
+        fixed_delay_lookahead=delayed.delayed_delivery_fixed_delay_detection_lookahead,
+    )
 
 
 def delay_key(settings: Settings) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from ackgate.dispatcher import Gate, gate_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ackgate.config.settings import Settings
     from ackgate.dispatcher import GateSettings
@@ -67,10 +67,14 @@ class ReplayedGate:
         self._carried: list[ReplayedEdge] = []
         """Changes caused by new settings between two tapes; the next `run` returns them."""
 
-    def configure(self, settings: Settings, now_us: int) -> None:
-        """Apply changed settings, between two tapes."""
+    def configure(
+        self, settings: Settings, now_us: int, *, is_budget_left: Callable[[int], bool]
+    ) -> None:
+        """Apply changed settings, between two tapes. `is_budget_left` answers for a limit."""
         self._settings = settings
         self.gate.configure(self._gate_settings(), now_us // 1000)
+        if self.gate.settings.is_strict:
+            self.gate.budget(1 if is_budget_left(self.limit) else 0, now_us // 1000)
         self._carried += self._edges(now_us, 0)
 
     @property
@@ -96,7 +100,7 @@ class ReplayedGate:
     # ------------------------------------------------------------------------ facts
 
     def _facts(
-        self, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
+        self, tape: Tape, written: TapeWrites, budgets: Sequence[BudgetChange]
     ) -> list[_Fact]:
         facts = [
             _Fact(int(tape.times_us[call]), 0, call, call + 1)
@@ -129,7 +133,7 @@ class ReplayedGate:
         return np.flatnonzero(crossed)
 
     def _apply(
-        self, fact: _Fact, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
+        self, fact: _Fact, tape: Tape, written: TapeWrites, budgets: Sequence[BudgetChange]
     ) -> None:
         gate, now_ms = self.gate, fact.time_us // 1000
         if fact.calls:
@@ -143,7 +147,7 @@ class ReplayedGate:
         elif fact.order == 3:
             gate.persist_failing(written.failings[fact.place].since_ms, now_ms)
         elif fact.order == 1:
-            gate.budget(1 if list(budgets)[fact.place].is_left else 0, now_ms)
+            gate.budget(1 if budgets[fact.place].is_left else 0, now_ms)
         elif fact.order == 4:
             type_name = tape.type_changes[fact.place].type_name
             if type_name is not None:

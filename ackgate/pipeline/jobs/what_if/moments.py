@@ -489,11 +489,13 @@ class PacedMoments:
         while True:
             if self._under_way is not None:
                 if self._under_way.until_us > tape.end_us:
+                    if hurries:
+                        self._path.hurry(roll=False)  # the next write, once this one is done
                     break
                 self._end(tape, found, self._under_way)
                 continue
             at_us = self._next_moment(tape, hurries)
-            if at_us is None or at_us > tape.end_us:
+            if at_us is None:
                 break
             self._ask(tape, found, at_us)
         self._close(tape, found)
@@ -508,7 +510,7 @@ class PacedMoments:
     # ------------------------------------------------------------------ moments
 
     def _next_moment(self, tape: Tape, hurries: list[int]) -> int | None:
-        """Return the time in us at which to ask the write path next; None: nothing to write.
+        """Return the time in us at which to ask the write path next; None: not in this tape.
 
         It is that of a change, a deadline of the path, a periodic flush or a move of the cursor.
         """
@@ -524,11 +526,14 @@ class PacedMoments:
             while hurries and hurries[0] < at_us:
                 hurries.pop(0)  # there was nothing to write at that time
         hurry_us = min([self._next_flush_us(), *hurries[:1]])
+        moment_us = min(at_us, hurry_us)
+        if moment_us > tape.end_us:
+            return None
         if hurry_us <= at_us:
             if hurries and hurries[0] == hurry_us:
                 hurries.pop(0)
             self._path.hurry(roll=False)
-        self._now_us = max(self._now_us, min(at_us, hurry_us))
+        self._now_us = max(self._now_us, moment_us)
         return self._now_us
 
     def _next_flush_us(self) -> int:
@@ -621,17 +626,21 @@ class PacedMoments:
             self._end(tape, found, self._under_way._replace(until_us=now_us))
         self._player.finish()
         self._acked = int(tape.acked[-1]) if len(tape) else self._acked
-        if not self._path.begin_last():
-            return
-        try:
-            step = self._path.next_last_step(self._seconds(now_us), now_us // 1000)
-        except NodeTooLargeError:
-            return
-        if step is not None:
-            self._begin(step, now_us)
-            if self._under_way is not None:
-                self._end(tape, found, self._under_way._replace(until_us=now_us))
+        if self._path.begin_last():
+            self._write_last(tape, found, now_us)
         self._ask_us = None
+
+    def _write_last(self, tape: Tape, found: TapeWrites, now_us: int) -> None:
+        """Try one place after the other, as a cursor that is being closed does."""
+        while self._under_way is None:
+            try:
+                step = self._path.next_last_step(self._seconds(now_us), now_us // 1000)
+            except NodeTooLargeError:
+                continue
+            if step is None:
+                return
+            self._begin(step, now_us)
+        self._end(tape, found, self._under_way._replace(until_us=now_us))
 
     # ------------------------------------------------------------------ pieces
 

@@ -39,11 +39,11 @@ from ackgate.pipeline.jobs.what_if.tape import (
     TapePlayer,
     grow,
 )
-from ackgate.pipeline.jobs.what_if.variants import RECORDED, Variant
+from ackgate.pipeline.jobs.what_if.variants import DELAY_KEYS, RECORDED, WRITE_KEYS, Variant
 from ackgate.pipeline.jobs.what_if.walk import Walk, ledgers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ackgate.config.settings import Settings
     from ackgate.cursor import CursorSnapshot, MessageLedgers, Position
@@ -108,7 +108,6 @@ class _Epoch:
     ledgers: MessageLedgers
     walk: Walk | None = None
     shared: dict[Any, _Shared] = field(default_factory=dict)
-    is_reader: bool = False
 
 
 class SubscriptionReplay:
@@ -214,12 +213,17 @@ class SubscriptionReplay:
         detail = decode_detail(Configured, events.words["detail"].get(0))
         epoch.settings.update(detail.settings)
         now_us = int(events.numbers["time_us"][0])
-        if epoch.walk is not None:
-            for of in self._all:
-                assert of.gate is not None
-                settings = of.variant.settings(epoch.settings)
-                of.gate.configure(settings, now_us)
-                epoch.shared[of.variant.name].moments.configure(settings.persistence)
+        walk = epoch.walk
+        if walk is None:
+            return
+        all_settings = [of.variant.settings(epoch.settings) for of in self._all]
+        walk.watch_budgets(_strict_limits(all_settings))
+        for of, settings in zip(self._all, all_settings, strict=True):
+            assert of.gate is not None
+            assert of.delay_replay is not None
+            of.gate.configure(settings, now_us, is_budget_left=walk.budget_is_left)
+            of.delay_replay.configure(settings)
+            epoch.shared[of.variant.name].moments.configure(settings.persistence)
 
     # --------------------------------------------------------------------------- lives
 
@@ -250,7 +254,7 @@ class SubscriptionReplay:
         for of in self._all:
             settings = all_settings[of.variant.name]
             of.is_paced = of.variant.is_paced(epoch.settings)
-            key = (settings.persistence, of.is_paced)
+            key = (settings.persistence, of.is_paced, of.variant.changes_of(WRITE_KEYS))
             if key not in by_key:
                 ledgers = epoch.ledgers.copy()
                 cursor = _cursor(state, ledgers, batch_index_acks=is_on)
@@ -279,7 +283,8 @@ class SubscriptionReplay:
         for of in self._all:
             if of.delay_replay is None:
                 settings = all_settings[of.variant.name]
-                first = by_key.setdefault(delay_key(settings), of)
+                key = (delay_key(settings), of.variant.changes_of(DELAY_KEYS))
+                first = by_key.setdefault(key, of)
                 if first is of:
                     of.delay_replay = DelayReplay(settings)
                 else:
@@ -353,7 +358,7 @@ def _parts(events: Events) -> Iterator[Events]:
         yield events.part(start, stop)
 
 
-def _strict_limits(all_settings: Any) -> list[int]:  # noqa: ANN401
+def _strict_limits(all_settings: Iterable[Settings]) -> list[int]:
     limits = {
         settings.persistence.managed_ledger_max_unacked_ranges_to_persist
         for settings in all_settings

@@ -19,7 +19,7 @@ from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 RECORDED: Final = "recorded"
@@ -55,6 +55,8 @@ RECORD_KEYS: Final = frozenset(
 )
 """Settings that decide what a write contains."""
 
+WRITE_KEYS: Final = PACE_KEYS | RECORD_KEYS
+
 GATE_KEYS: Final = frozenset(
     {
         "ackStatePersistFailurePauseSeconds",
@@ -78,7 +80,7 @@ DELAY_KEYS: Final = frozenset(
     }
 )
 
-KEYS: Final = PACE_KEYS | RECORD_KEYS | GATE_KEYS | DELAY_KEYS
+KEYS: Final = WRITE_KEYS | GATE_KEYS | DELAY_KEYS
 """Settings that a variant may change. Any other would change what consumers do."""
 
 TAKEN_KEYS: Final = KEYS | {
@@ -110,6 +112,10 @@ class Variant:
             return Settings().with_given({**given, **changes})
         except ConfigurationError as error:
             raise ConfigurationError(f"variant {self.name} cannot be: {error}") from error
+
+    def changes_of(self, keys: Collection[str]) -> tuple[tuple[str, str], ...]:
+        """Its changes among these settings. They hold whatever the recorded settings become."""
+        return tuple(sorted(each for each in self.changes.items() if each[0] in keys))
 
     def is_paced(self, recorded: Mapping[str, str]) -> bool:
         """Whether it changes a setting of `PACE_KEYS`, and so the moments of writes."""
@@ -193,8 +199,3 @@ def _check(variant: Variant) -> None:
         limit = "managedLedgerMaxUnackedRangesToPersist"
         defaults[limit] = str(2**31 - 1)
     variant.settings(defaults)
-
-
-def documented_keys() -> Iterable[tuple[str, str]]:
-    """Return the name and description of each setting that a variant may change."""
-    return ((key, FIELDS[key].description or "") for key in sorted(KEYS))

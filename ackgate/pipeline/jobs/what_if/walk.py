@@ -87,6 +87,10 @@ class Walk:
         """
         return _Digesting(self, events, is_last=is_last).tape()
 
+    def watch_budgets(self, strict_limits: Sequence[int]) -> None:
+        """From now on the tapes tell the budgets of strict gates with these limits."""
+        self.budgets = {limit: self.budget_is_left(limit) for limit in strict_limits}
+
     def budget_is_left(self, limit: int) -> bool:
         """Whether a strict gate of this limit may send another entry."""
         return self.cursor.entry_budget(limit, entries_enough=1) > 0

@@ -266,9 +266,3 @@ def test_the_limit_is_drawn_where_it_can_be_seen():
     assert LIMIT in by_series(near)
     assert LIMIT not in by_series(far)
     assert "limit 1,000,000: far above" in far["title"]["subtitle"]
-
-
-def test_the_most_urgent_subscription_comes_first():
-    soon, later, never = stats(limit=100), stats(limit=140), stats(limit=10**6)
-
-    assert sorted([never, later, soon], key=lambda one: one.urgency) == [soon, later, never]

@@ -250,16 +250,19 @@ def test_the_cursor_of_a_shared_index_is_made_when_there_is_none(places):
     assert asyncio.run(registered(places)) == []
 
 
-def test_more_buckets_than_the_node_has_room_for_are_refused_before_anything_is_written(places):
+@pytest.mark.parametrize("cursor", ["subscription-0", DELAYED_INDEX_CURSOR])
+def test_more_buckets_than_the_node_has_room_for_are_refused_before_anything_is_written(
+    places, cursor
+):
     small = places.settings.model_copy(update={"metadata_store_max_node_bytes": 20_000})
     with Placing.opened(places._replace(settings=small)) as placing:
-        placing.take_stock([target()])
+        placing.take_stock([target(cursor)])
         numbers = np.random.default_rng(1).integers(0, 2**60, 2_000).tolist()
         many = [BucketRecord(Position(n, 0), Position(n, 9), n) for n in numbers]
         with pytest.raises(
             ConfigurationError, match="larger delayedDeliveryMaxIndexCountPerBucket"
         ):
-            placing.check(target(), many)
+            placing.check(target(cursor), many)
 
 
 def test_nobody_else_has_the_directory(places):
