@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, CursorTarget
+from ackgate.broker.admin.http.partition_calls import on_each
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each
 from ackgate.cursor import EARLIEST, LATEST
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
+from ackgate.broker.admin.http.partition_calls import on_each_tried, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic_not_found
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each_tried, raise_refusal
 from ackgate.broker.admin.permissions import forget_topic
 from ackgate.broker.admin.topics import check_unused, delete_topic
 from ackgate.broker.topic import TopicConflictError

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.admin.brokers import broker_id
 from ackgate.broker.admin.http.call import json_reply
+from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried
 from ackgate.broker.admin.http.refusals import RefusedError, reason_of
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each, on_each_tried
 from ackgate.broker.stats import (
     CELLS_MAX,
     AckStateAnswer,

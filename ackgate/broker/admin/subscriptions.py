@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, CursorTarget, json_reply
+from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each, on_each_tried, raise_refusal
 from ackgate.broker.wire import TopicNotFoundError
 from ackgate.cursor import LATEST
 

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, json_reply
+from ackgate.broker.admin.http.partition_calls import on_each
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.admin.permissions import forget_topic
 from ackgate.broker.cluster import BundleState
 from ackgate.broker.topic import TopicConflictError
