@@ -185,7 +185,6 @@ async def test_what_is_reported_of_writes_through_restarts_is_true(
 
     async def write(worker: int) -> None:
         path, version = f"/w/{worker}", 0
-        await store.create(path, b"0")
         number = 0
         while not is_over:
             number += 1
@@ -203,6 +202,7 @@ async def test_what_is_reported_of_writes_through_restarts_is_true(
                 last[worker] = number
 
     last = dict.fromkeys(range(20), 0)
+    await asyncio.gather(*(store.create(f"/w/{worker}", b"0") for worker in last))
     writers = [asyncio.ensure_future(write(worker)) for worker in last]
     for _ in range(2):
         await asyncio.sleep(0.2)
