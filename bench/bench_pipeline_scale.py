@@ -54,9 +54,11 @@ from pathlib import Path
 from pyspark.sql import functions as f
 from ackgate.pipeline import register
 from ackgate.pipeline.running.session import local_session
-master, data = sys.argv[1:]
+master, data, settings = sys.argv[1:]
 with tempfile.TemporaryDirectory() as scratch:
-    spark = local_session(master, app_name="scan", scratch=Path(scratch), driver_memory="1g")
+    spark = local_session(
+        master, app_name="scan", scratch=Path(scratch), driver_memory="1g", settings=json.loads(settings)
+    )
     register(spark)
     messages = spark.read.format("ackgate").options(path=data, table="messages").load()
     totals = messages.groupBy("topic").agg(
@@ -79,8 +81,8 @@ def run(
         made = _Data(data or Path(scratch) / "data")
         if smoke:
             small = made.small_ledgers(20)
-            start = measured("ack-stats", small, "local[2]", settings=QUICK_SPARK)
-            return {"ack-stats": {"start": start}}
+            start = measured("scan", small, "local[2]", settings=QUICK_SPARK)
+            return {"scan": {"start": start}}
         figures: dict[str, Any] = {}
         for job in JOBS:
             start = measured(job, made.of(1_000), "local[2]")
@@ -164,7 +166,7 @@ def measured(
     with tempfile.TemporaryDirectory(prefix="ackgate-scale-") as scratch:
         output = Path(scratch) / "output"
         if job == "scan":
-            command = [sys.executable, "-c", SCAN, master, str(data)]
+            command = [sys.executable, "-c", SCAN, master, str(data), json.dumps(settings or {})]
         else:
             command = [
                 *(sys.executable, "-m", "ackgate", "pipeline", job, "--json"),
