@@ -386,10 +386,10 @@ async def filled(directory: Path, rng: random.Random) -> tuple[SqliteMetadataSto
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wal", [1.0, 0.5, 0.0])
-async def test_a_kill_at_any_write_of_an_opening_loses_nothing(
+async def test_a_kill_at_any_write_of_an_opening_or_a_checkpoint_loses_nothing(
     tmp_path: Path, wal: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that reads all of SQLite's log, half of it and repeats the rest, or repeats everything."""
+    """An opening reads all of SQLite's log, half of it and repeats the rest, or repeats everything."""
     writes = Writes(monkeypatch)
     directory = tmp_path / "data"
     store, _ = await filled(tmp_path / "working", random.Random(SEED))
@@ -408,7 +408,14 @@ async def test_a_kill_at_any_write_of_an_opening_loses_nothing(
     writes.before = copy
     store = await SqliteMetadataStore.open(directory / NAME)
     writes.before = None
+    opening = writes.count
+    await store.create("/more", b"1")
+    writes.before = copy
+    assert await store.checkpoint()
     await store.close()
-    assert writes.count > 3
+    writes.before = None
+    assert opening > 3
+    assert writes.count - opening > 3
     for number in range(writes.count):
-        assert await opened_tree(tmp_path / f"killed {number}") == tree, number
+        more = {"/more": (b"1", 0)} if number >= opening else {}
+        assert await opened_tree(tmp_path / f"killed {number}") == tree | more, number
