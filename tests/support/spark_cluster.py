@@ -163,8 +163,8 @@ class SparkCluster:
             try:
                 if self.state()["aliveworkers"] >= workers:
                     return
-            except OSError:
-                pass  # not yet
+            except (OSError, json.JSONDecodeError):
+                pass  # not yet: the pages for people come first
             if time.monotonic() > deadline:
                 raise SparkClusterFailedError(
                     self._story("master", f"no {workers} workers in {_START_SECONDS_MAX} seconds")
