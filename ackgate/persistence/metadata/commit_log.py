@@ -196,7 +196,7 @@ class CommitLog:
     def begin(
         cls, path: Path, header: LogHeader, commits: Sequence[tuple[int, bytes]] = ()
     ) -> CommitLog:
-        """Replace the log by one of these commits, durably: the old one or the new one is there.
+        """Replace the log by one that has these commits, atomically and durably.
 
         Raises `OSError`.
         """

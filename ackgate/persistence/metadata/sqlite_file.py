@@ -424,6 +424,7 @@ class _Opening:
         if stored is None and progress.number and version == FORMAT_VERSION:
             self._mended.append(f"{self._log_path} was gone, and is rebuilt")
         missing = self._missing_commits(progress.number)
+        # A log with the present sums comes first: the repeated commits overwrite SQLite's log.
         log = self._log_that_goes_on(frames) or self._begin_log(connection, file, progress, missing)
         if missing:
             _repeat_commits(connection, missing)

@@ -159,6 +159,7 @@ class Placing:
 
     def check(self, target: Target, buckets: Sequence[BucketRecord]) -> None:
         """Raise `ConfigurationError` if a registry of these buckets does not fit into the node."""
+        # A missing node is created almost empty (`_unowned`).
         node = self._stock[target.number].node or CursorNode(0, None, None, {})
         settings = self._storage.places.settings
         changed = replace(node, cursor_properties=_with_buckets(node.cursor_properties, buckets))

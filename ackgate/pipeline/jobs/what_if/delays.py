@@ -13,6 +13,7 @@ modelled.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from ackgate.persistence.buckets.encoding import SnapshotEncoding
 from ackgate.persistence.records.limits import packing
 from ackgate.pipeline.jobs.what_if.gating import PAUSING_TYPES
 from ackgate.pipeline.jobs.what_if.tape import MixedAck
+from ackgate.pipeline.jobs.what_if.variants import DELAY_KEYS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +46,13 @@ if TYPE_CHECKING:
     from ackgate.dispatcher.buckets import Outcome, Plan
     from ackgate.pipeline.jobs.what_if.tallies import Sums, Tallies
     from ackgate.pipeline.jobs.what_if.tape import Tape
+
+SNAPSHOT_KEYS: Final = DELAY_KEYS | {
+    "cursorRecordChunkBytes",
+    "managedCursorInfoCompressionThresholdInBytes",
+    "managedCursorInfoCompressionType",
+}
+"""Variants that change these alike delay the same entries and store the same buckets."""
 
 OFFERED_MAX: Final = 1_000
 DUE_TAKEN_MAX: Final = 1_000
@@ -224,11 +233,10 @@ class DelayReplay:
             acked = tape.entry_ids[tape.ledger_ids == ledger_id].tolist()
             for entry_id in [entry_id for entry_id in acked if entry_id in tracked]:
                 tracker.discard(Position(ledger_id, entry_id))
-        for special in tape.specials.values():
-            if isinstance(special, MixedAck):
-                for position, unacked_mask in special.acks:
-                    if unacked_mask is None:
-                        tracker.discard(position)
+        mixed = [each for each in tape.specials.values() if isinstance(each, MixedAck)]
+        for position, unacked_mask in chain.from_iterable(each.acks for each in mixed):
+            if unacked_mask is None:
+                tracker.discard(position)
         tracker.forget_through(tape.mark_delete)
         self._carry_out(tracker, tallies)
 
@@ -239,15 +247,4 @@ def _delay_settings(settings: Settings) -> DelaySettings:
         tick_ms=delayed.delayed_delivery_tick_time_millis,
         is_strict=delayed.is_delayed_delivery_deliver_at_time_strict,
         fixed_delay_lookahead=delayed.delayed_delivery_fixed_delay_detection_lookahead,
-    )
-
-
-def delay_key(settings: Settings) -> tuple[object, ...]:
-    """Key of the settings that delays depend on: equal keys give the same entries and buckets."""
-    persistence = settings.persistence
-    return (
-        settings.delayed,
-        persistence.managed_cursor_info_compression_type,
-        persistence.managed_cursor_info_compression_threshold_in_bytes,
-        persistence.cursor_record_chunk_bytes,
     )

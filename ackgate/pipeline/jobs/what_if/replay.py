@@ -26,7 +26,7 @@ from ackgate.persistence.deliveries.details import Configured, Opened, Subscribe
 from ackgate.persistence.records.codec import decode_record
 from ackgate.persistence.records.outcome import RecoveryReport
 from ackgate.persistence.records.values import SnapshotRecord
-from ackgate.pipeline.jobs.what_if.delays import DelayReplay, delay_key
+from ackgate.pipeline.jobs.what_if.delays import SNAPSHOT_KEYS, DelayReplay
 from ackgate.pipeline.jobs.what_if.differences import Differences
 from ackgate.pipeline.jobs.what_if.events import Events, joined
 from ackgate.pipeline.jobs.what_if.gating import ReplayedGate
@@ -39,7 +39,7 @@ from ackgate.pipeline.jobs.what_if.tape import (
     TapePlayer,
     grow,
 )
-from ackgate.pipeline.jobs.what_if.variants import DELAY_KEYS, RECORDED, WRITE_KEYS, Variant
+from ackgate.pipeline.jobs.what_if.variants import RECORDED, WRITE_KEYS, Variant
 from ackgate.pipeline.jobs.what_if.walk import Walk, ledgers_of
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class SubscriptionReplay:
         for of in self._all:
             settings = all_settings[of.variant.name]
             of.is_paced = of.variant.is_paced(epoch.settings)
-            key = (settings.persistence, of.is_paced, of.variant.changes_of(WRITE_KEYS))
+            key = of.variant.changes_of(WRITE_KEYS)
             if key not in by_key:
                 ledgers = epoch.ledgers.copy()
                 cursor = _cursor(state, ledgers, batch_index_acks=is_on)
@@ -278,13 +278,12 @@ class SubscriptionReplay:
             )
 
     def _begin_delays(self, all_settings: Mapping[str, Settings]) -> None:
-        """Create the delay replays, once: they outlive owners. Equal keys share one."""
+        """Create the delay replays, once: they outlive owners. Equal changes share one."""
         by_key: dict[Any, _Of] = {}
         for of in self._all:
             if of.delay_replay is None:
                 settings = all_settings[of.variant.name]
-                key = (delay_key(settings), of.variant.changes_of(DELAY_KEYS))
-                first = by_key.setdefault(key, of)
+                first = by_key.setdefault(of.variant.changes_of(SNAPSHOT_KEYS), of)
                 if first is of:
                     of.delay_replay = DelayReplay(settings)
                 else:

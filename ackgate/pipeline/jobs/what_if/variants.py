@@ -56,6 +56,7 @@ RECORD_KEYS: Final = frozenset(
 """Settings that decide what a write contains."""
 
 WRITE_KEYS: Final = PACE_KEYS | RECORD_KEYS
+"""Variants that change these alike write the same records at the same moments."""
 
 GATE_KEYS: Final = frozenset(
     {

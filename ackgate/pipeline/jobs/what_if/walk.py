@@ -88,7 +88,7 @@ class Walk:
         return _Digesting(self, events, is_last=is_last).tape()
 
     def watch_budgets(self, strict_limits: Sequence[int]) -> None:
-        """From now on the tapes tell the budgets of strict gates with these limits."""
+        """Let the next tapes have the changes of budget of strict gates with these limits."""
         self.budgets = {limit: self.budget_is_left(limit) for limit in strict_limits}
 
     def budget_is_left(self, limit: int) -> bool:

@@ -312,7 +312,10 @@ async def test_a_checkpoint_waits_for_no_reader(tmp_path: Path) -> None:
 
 
 class Writes:
-    """Comes before each write to the files beside the database, on whose worker thread it runs."""
+    """Counts the writes to the files beside the database, and may do something before each.
+
+    All of it runs on the store's worker thread.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
