@@ -71,11 +71,12 @@ def run(*, smoke: bool) -> dict[str, Any]:
 def _measured(work: Work) -> dict[str, Any]:
     if why := missing():
         return {"skipped": why}
+    client_jvm, bookie_jvm = ((), ()) if work is SMOKE else (JVM, BOOKIE_JVM)
     with (
         tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory,
-        RealBookKeeper(Path(directory, "cluster"), options=BOOKIE_JVM) as cluster,
+        RealBookKeeper(Path(directory, "cluster"), options=bookie_jvm) as cluster,
     ):
-        java = JavaClient(cluster, Path(directory, "java"), *JVM)
+        java = JavaClient(cluster, Path(directory, "java"), *client_jvm)
         try:
             return _figures(cluster, java, work)
         finally:

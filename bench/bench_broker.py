@@ -34,11 +34,11 @@ class Sizes(NamedTuple):
     batched_messages: int
     shuffled: int
     gate_messages: int
-    idle_topics: int
+    gate_queues: tuple[int, ...]
 
 
-FULL = Sizes(200_000, 1_000_000, 20_000, 20_000, 1_000)
-SMOKE = Sizes(2_000, 10_000, 2_000, 6_000, 20)
+FULL = Sizes(200_000, 1_000_000, 20_000, 20_000, (1000, 100, 10))
+SMOKE = Sizes(2_000, 10_000, 2_000, 6_000, (1000,))
 
 
 def run(*, smoke: bool, with_peer: bool = True) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _measure(make: type[Ackgate | Pulsar], work: Path, sizes: Sizes) -> dict[str
     figures.update(_start(make(work, {})))
     figures.update(_throughput(make(work, {}), sizes))
     figures["come_again"] = _come_again(make(work, {}), sizes)
-    for queue in (1000, 100, 10):
+    for queue in sizes.gate_queues:
         figures[f"gate_queue_{queue}"] = _gate(make(work, GATE_ON), sizes, queue)
         if make is Ackgate:
             figures[f"gate_strict_queue_{queue}"] = _gate(

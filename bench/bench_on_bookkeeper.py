@@ -46,7 +46,7 @@ def run(*, smoke: bool) -> dict[str, Any]:
             tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory,
             RealBookKeeper(
                 Path(directory, "cluster"),
-                options=BOOKIE_JVM,
+                options=() if smoke else BOOKIE_JVM,
                 journalFlushWhenQueueEmpty="true",
             ) as bookies,
         ):

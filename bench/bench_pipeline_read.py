@@ -25,7 +25,7 @@ from ackgate.pipeline import register
 from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
 from ackgate.pipeline.running.session import local_session
-from tests.pipeline.small_plans import QUICK_SPARK
+from tests.pipeline.small_plans import quick_spark
 
 SEED: Final = 7
 ENTRIES: Final = 4_000_000
@@ -81,7 +81,7 @@ def _seconds_on(cores: int, data: str, count: int, runs: int) -> float:
             app_name="bench",
             scratch=Path(scratch),
             driver_memory="1g",
-            settings=QUICK_SPARK if count == SMOKE_ENTRIES else None,
+            settings=quick_spark() if count == SMOKE_ENTRIES else None,
         )
         try:
             register(spark)

@@ -34,7 +34,7 @@ from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
 from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from ackgate.testing import BrokerProcess
-from tests.pipeline.small_plans import QUICK_SPARK
+from tests.pipeline.small_plans import quick_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ def main() -> None:
 def run(*, smoke: bool) -> dict[str, Any]:
     """Figures for a million messages (20,000 in a smoke run)."""
     if smoke:
-        return measure([20_000], cores=2, seed=7, settings=QUICK_SPARK)
+        return measure([20_000], cores=2, seed=7, settings=quick_spark())
     return measure([1_000_000], cores=2, seed=7)
 
 

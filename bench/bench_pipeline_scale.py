@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.bench_broker import load
 from bench.brokers import Ackgate, running
-from tests.pipeline.small_plans import QUICK_SPARK
+from tests.pipeline.small_plans import quick_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def run(
         made = _Data(data or Path(scratch) / "data")
         if smoke:
             small = made.small_ledgers(20)
-            start = measured("scan", small, "local[2]", settings=QUICK_SPARK)
+            start = measured("scan", small, "local[2]", settings=quick_spark())
             return {"scan": {"start": start}}
         figures: dict[str, Any] = {}
         for job in JOBS:

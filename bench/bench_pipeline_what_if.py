@@ -30,12 +30,11 @@ from ackgate.pipeline.jobs.what_if.rows import EvenFeed
 from ackgate.pipeline.jobs.what_if.variants import Variant, variants_of
 from ackgate.pipeline.running.session import local_session
 from bench.brokers import Ackgate, running
-from tests.pipeline.small_plans import QUICK_SPARK
+from tests.pipeline.small_plans import quick_spark
 from tests.support.delivery_journals import read_stored_blocks
 from tests.support.wire_client import EARLIEST, WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from ackgate.persistence.deliveries.columns import EventColumns
     from tests.support.wire_client import Message
@@ -65,12 +64,10 @@ class Sizes(NamedTuple):
 
     messages: int
     runs: int
-    spark: Mapping[str, str]
-    """Spark's settings."""
 
 
-FULL: Final = Sizes(40_000, 3, {})
-SMOKE: Final = Sizes(1_000, 1, QUICK_SPARK)
+FULL: Final = Sizes(40_000, 3)
+SMOKE: Final = Sizes(1_000, 1)
 
 
 def run(*, smoke: bool) -> dict[str, Any]:
@@ -156,7 +153,11 @@ def _on_spark(data: Path, work: Path, sizes: Sizes) -> dict[str, Any]:
     scratch = work / "spark"
     scratch.mkdir()
     spark = local_session(
-        "local[2]", app_name="bench", scratch=scratch, driver_memory="1g", settings=sizes.spark
+        "local[2]",
+        app_name="bench",
+        scratch=scratch,
+        driver_memory="1g",
+        settings=quick_spark() if sizes is SMOKE else None,
     )
     try:
         register(spark)

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from ackgate.testing import BrokerProcess
-from tests.pipeline.small_plans import QUICK_SPARK
+from ackgate.testing import BrokerProcess, ZooKeeperProcess
+from tests.pipeline.small_plans import quick_spark
 from tests.support.bookkeeper import RealBookKeeper, missing
+from tests.support.class_archives import ZOOKEEPER
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 
@@ -50,6 +51,7 @@ settings.register_profile(
     suppress_health_check=_SLOW_MACHINE,
 )
 BrokerProcess.is_forked = True  # a twentieth of the processor time
+ZooKeeperProcess.java_options = staticmethod(lambda: ZOOKEEPER.options)  # half of it
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -135,7 +137,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         app_name="ackgate-tests",
         scratch=tmp_path_factory.mktemp("spark"),
         driver_memory="1g",
-        settings=QUICK_SPARK,
+        settings=quick_spark(),
     )
     yield session
     session.stop()

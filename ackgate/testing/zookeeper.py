@@ -131,6 +131,9 @@ class ZooKeeperFailedError(Exception):
 class ZooKeeperProcess:
     """One server, started any number of times on the same data and ports."""
 
+    java_options: Callable[[], Sequence[str]] = tuple
+    """Asked at each start for further options of Java. Set it on the class for all servers of a test run."""
+
     def __init__(
         self,
         directory: Path,
@@ -193,7 +196,7 @@ class ZooKeeperProcess:
         if self._process is not None:
             raise ZooKeeperFailedError(f"ZooKeeper {self._process.pid} is running already")
         process = subprocess.Popen(
-            [_java(), *_JAVA_OPTIONS, *self._options(), *self._main()],
+            [_java(), *_JAVA_OPTIONS, *self.java_options(), *self._options(), *self._main()],
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -438,14 +441,15 @@ def _java() -> str:
 
 
 def _jars() -> list[str]:
-    directory = _jar_directory()
+    directory = jar_directory()
     jars = sorted(str(jar) for pattern in _JARS for jar in directory.glob(f"{pattern}.jar"))
     if not any("zookeeper-" in jar for jar in jars):
         raise ZooKeeperFailedError(f"there is no zookeeper-*.jar in {directory}")
     return jars
 
 
-def _jar_directory() -> Path:
+def jar_directory() -> Path:
+    """Return the directory whose jars a server runs from. Raises `ZooKeeperFailedError`."""
     if named := os.environ.get(JARS_VARIABLE):
         return Path(named)
     pyspark = importlib.util.find_spec("pyspark")

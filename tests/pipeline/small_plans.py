@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from tests.support.class_archives import ClassArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+_PROGRAM: Final = """
+import sys
+from pathlib import Path
 
-QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
-"""Options of Java that halve its processor time on next to no data: machine code costs more than it saves.
-The size of the class metadata at which memory is first cleaned up is one that Spark does not reach."""
+from ackgate.pipeline.running.session import local_session
+
+scratch = Path(sys.argv[1])
+session = local_session(
+    "local[1]", app_name="classes", scratch=scratch, driver_memory="512m",
+    settings={"spark.driver.extraJavaOptions": sys.argv[2], "spark.sql.codegen.wholeStage": "false"},
+)
+rows = session.range(10).mapInArrow(lambda batches: batches, "id bigint")
+sums = rows.groupBy((rows.id % 2).alias("id")).count().join(rows, "id", "left")
+sums.orderBy("id").write.parquet(str(scratch / "rows"))
+session.read.parquet(str(scratch / "rows")).createOrReplaceTempView("rows")
+session.sql("SELECT row_number() OVER (PARTITION BY id ORDER BY count) FROM rows").collect()
+java = session.sparkContext._gateway.proc
+session.stop()
+java.stdin.close()
+java.wait()
+"""
+
+
+def _run_spark(option: str) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM, scratch, f'{_JAVA} "{option}"'],
+            check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def _spark_jars() -> Path:
+    spark = importlib.util.find_spec("pyspark")
+    assert spark is not None
+    assert spark.origin is not None
+    return Path(spark.origin).parent / "jars"
+
+
+_CLASSES: Final = ClassArchive("spark", _spark_jars, _run_spark)
+
 
 SMALL_PLANS: Final = {
     "spark.sql.adaptive.enabled": "false",
@@ -21,8 +65,20 @@ SMALL_PLANS: Final = {
 }
 """Nothing that is planned is compiled, which would take most of the time."""
 
-QUICK_SPARK: Final = {"spark.driver.extraJavaOptions": QUICK_JAVA, **SMALL_PLANS}
-"""Of a session on this machine, in tests and in smoke runs of the benchmarks."""
+
+def quick_java() -> str:
+    """Options of Java that take three quarters of its processor time on next to no data.
+
+    Machine code costs more than it saves. The size of the class metadata at which memory is first cleaned
+    up is one that Spark does not reach.
+    """
+    return " ".join((_JAVA, *(f'"{option}"' for option in _CLASSES.options)))
+
+
+def quick_spark() -> dict[str, str]:
+    """Settings of a session on this machine, in tests and in smoke runs of the benchmarks."""
+    return {"spark.driver.extraJavaOptions": quick_java(), **SMALL_PLANS}
+
 
 _USUAL_PLANS: Final = {
     "spark.sql.adaptive.enabled": "true",

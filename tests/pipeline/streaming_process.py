@@ -11,7 +11,7 @@ from typing import Any
 
 from ackgate.pipeline import register
 from ackgate.pipeline.running.session import local_session
-from tests.pipeline.small_plans import QUICK_SPARK
+from tests.pipeline.small_plans import quick_spark
 
 ENTRIES_PER_BATCH = 15
 """From the second batch on."""
@@ -41,7 +41,7 @@ if __name__ == "__main__":
         app_name="ackgate-stream",
         scratch=scratch_directory / "spark",
         driver_memory="512m",
-        settings=QUICK_SPARK,
+        settings=quick_spark(),
     )
     stream = start_stream(
         session,

@@ -16,7 +16,7 @@ from ackgate.__main__ import main
 from ackgate.pipeline import command
 from ackgate.pipeline.running import arguments
 from ackgate.pipeline.jobs.job import JobSummary
-from tests.pipeline.small_plans import QUICK_JAVA
+from tests.pipeline.small_plans import quick_java
 
 
 class Job:
@@ -56,7 +56,7 @@ module.JOB = Job()
 sys.modules[module.__name__] = module
 arguments.offered_jobs = lambda: ("audit",)
 command.check_data = lambda _: None
-quick = f"spark.driver.extraJavaOptions={QUICK_JAVA}"
+quick = f"spark.driver.extraJavaOptions={quick_java()}"
 for words in sys.argv[2:]:
     output, *options = words.split()
     base = ["pipeline", "audit", "--data-dir", sys.argv[1], "--master", "local[2]", "--conf", quick]

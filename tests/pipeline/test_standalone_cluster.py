@@ -27,7 +27,7 @@ from ackgate.pipeline import register
 from ackgate.testing.child_guard import CHILDREN
 from tests.pipeline.recorded import SETTINGS
 from tests.pipeline.recorded_jobs import words_of
-from tests.pipeline.small_plans import QUICK_JAVA, SMALL_PLANS
+from tests.pipeline.small_plans import SMALL_PLANS, quick_java
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.slow
@@ -38,14 +38,6 @@ RESULTS = {
     "audit": ("subscriptions", "consumers", "hours", "duplicates", "losses", "findings"),
     "what-if": ("results", "timeline", "differences"),
 }
-SETTINGS_OF_SPARK = {
-    "spark.cores.max": "2",
-    "spark.executor.memory": "512m",
-    "spark.task.maxFailures": "1",
-    **SMALL_PLANS,
-    **{f"spark.{who}.extraJavaOptions": QUICK_JAVA for who in ("driver", "executor")},
-}
-"""Compiling plans, and machine code of them, takes most of the time on next to no data."""
 DELAYED = "persistent://public/default/delayed"
 DRIVER = """
 import contextlib, io, json, sys
@@ -179,9 +171,16 @@ def driver(machines, wheel, recorded_run, broker_config, tmp_path_factory):
     output = directory / "out"
     data = shutil.copytree(recorded_run.killed_data_dir, directory / "data")
     (directory / "scratch").mkdir()
+    settings = {
+        "spark.cores.max": "2",
+        "spark.executor.memory": "512m",
+        "spark.task.maxFailures": "1",
+        **SMALL_PLANS,
+        **{f"spark.{who}.extraJavaOptions": quick_java() for who in ("driver", "executor")},
+    }
     there = [
         *("--master", cluster.master_url, "--executor-python", PYTHON),
-        *(word for pair in SETTINGS_OF_SPARK.items() for word in ("--conf", "=".join(pair))),
+        *(word for pair in settings.items() for word in ("--conf", "=".join(pair))),
     ]
     without = ("ack-stats", "--data-dir", recorded_run.data_dir, "--output", output / "without")
     order: dict[str, Any] = {
@@ -195,7 +194,7 @@ def driver(machines, wheel, recorded_run, broker_config, tmp_path_factory):
         },
         "master": cluster.master_url,
         "scratch": str(directory / "scratch"),
-        "settings": SETTINGS_OF_SPARK,
+        "settings": settings,
         "python": PYTHON,
         "wheel": str(wheel),
         "jobs": {job: words_of(job, recorded_run, output / job) for job in RESULTS},

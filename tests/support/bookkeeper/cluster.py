@@ -8,13 +8,11 @@
 
 `scripts/ensure-bookkeeper.sh` has fetched the jars; `missing()` says why there are none.
 
-The first cluster of a checkout makes an archive of the classes that a bookie loads (`shared_classes`); with
-it a bookie starts at three fifths of the processor time.
+Bookies take their classes from an archive (`ClassArchive`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -23,13 +21,13 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.persistence.bookkeeper.protocol import read_frame
 from ackgate.testing import ZooKeeperProcess, free_ports
 from ackgate.testing.child_guard import CHILDREN
+from tests.support.class_archives import ClassArchive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,8 +53,6 @@ QUICK_JAVA = (
     *("--add-opens", "java.base/java.util.zip=ALL-UNNAMED"),
 )
 """Options for a JVM that starts quickly and stays small."""
-
-_ARCHIVE = LIB.parent / "classes.jsa"
 
 _CONF = {
     "advertisedAddress": "127.0.0.1",
@@ -103,40 +99,20 @@ def java(
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin/java")) if home else "java"
     log4j = f"-Dlog4j.configurationFile={directory / 'log4j2.xml'}"
-    shared = shared_classes() if shares_classes else ()
+    shared = _CLASSES.options if shares_classes else ()
     return [program, *shared, *options, log4j, "-cp", f"{LIB}/*", *arguments]
 
 
-@cache
-def shared_classes() -> tuple[str, ...]:
-    """Options by which a JVM takes BookKeeper's classes from an archive, made once; none if that failed."""
-    with (LIB.parent / "classes.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fetched_ns = (LIB.parent / "pom.xml").stat().st_mtime_ns
-        if not _ARCHIVE.exists() or _ARCHIVE.stat().st_mtime_ns < fetched_ns:
-            _make_archive()
-    if not _ARCHIVE.stat().st_size:
-        return ()
-    # What it has to say of the archive must not stand among a program's answers.
-    quiet = ("-Xlog:disable", "-Xlog:all=warning:stderr")
-    return (f"-XX:SharedArchiveFile={_ARCHIVE}", *quiet)
-
-
-def _make_archive() -> None:
-    """Of the classes of a bookie that has stopped. Empty if that failed."""
-    part = _ARCHIVE.with_suffix(".part")
-    part.unlink(missing_ok=True)
+def _run_a_bookie(option: str) -> None:
     with tempfile.TemporaryDirectory() as directory, suppress(BookKeeperFailedError, OSError):
         cluster = RealBookKeeper(
-            Path(directory),
-            bookies=1,
-            options=(f"-XX:ArchiveClassesAtExit={part}",),
-            shares_classes=False,
+            Path(directory), bookies=1, options=(option,), shares_classes=False
         )
         with cluster:
             cluster.bookies[0].stop()
-    part.touch()
-    part.replace(_ARCHIVE)
+
+
+_CLASSES: Final = ClassArchive("bookkeeper", lambda: LIB, _run_a_bookie)
 
 
 class Bookie:
@@ -270,7 +246,7 @@ class RealBookKeeper:
         """`scheme`: of the ledgers' paths. `options`: of the bookies' JVMs. `conf`: of each bk.conf.
 
         `zookeeper`: runs already, and goes on afterwards. `via`: ``host:port,...`` by which each bookie
-        reaches it. `shares_classes`: with `shared_classes`.
+        reaches it. `shares_classes`: from the archive.
         """
         self._shares_classes = shares_classes
         directory.mkdir(parents=True, exist_ok=True)
