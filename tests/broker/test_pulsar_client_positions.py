@@ -122,6 +122,21 @@ def test_a_reader_seeks(client, topic):
     assert not reader.has_message_available()
 
 
+def test_a_reader_seeks_to_a_time(client, topic, target: Target):
+    producer = client.create_producer(topic)
+    send_all(producer, numbered(10, "before"))
+    reader = client.create_reader(topic, EARLIEST)
+    last = [reader.read_next(60_000) for _ in range(10)][-1]
+    eventually(lambda: time.time() * 1000 > last.publish_timestamp() + 2)
+    between_ms = int(time.time() * 1000)
+    send_all(producer, numbered(10, "after"))
+    reader.seek(between_ms)
+    assert read(reader, 10) == numbered(10, "after")
+    assert len(target.stats(topic)["subscriptions"]) == 1
+    reader.close()
+    eventually(lambda: not target.stats(topic)["subscriptions"])
+
+
 # ---------------------------------------------------------------- seeks
 
 

@@ -16,7 +16,7 @@ from ackgate.broker.wire import (
     mask_of_words,
     server_error,
 )
-from ackgate.cursor import Position
+from ackgate.cursor import EARLIEST, Position
 from ackgate.errors import CallerError, CursorClosedError, PositionError
 from ackgate.network import NOWHERE
 
@@ -242,11 +242,16 @@ class Consumer:
         await self.subscription.seek_to_time(publish_time_ms)
 
     async def last_message_id(self) -> LastMessageId:
-        """The topic's last position and this subscription's mark-delete."""
+        """The topic's last position and this subscription's mark-delete.
+
+        As in Pulsar, a topic whose last entry was trimmed counts as empty.
+        """
         ledger = self.subscription.topic.ledger
         last = ledger.ledgers.last_confirmed
         batch_index = -1
-        if last.entry_id >= 0:
+        if not ledger.ledgers.exists(last):
+            last = EARLIEST
+        else:
             metadata = (await ledger.reads.read_one(last)).metadata
             if metadata.HasField("num_messages_in_batch"):
                 batch_index = metadata.num_messages_in_batch - 1

@@ -190,6 +190,7 @@ class TopicProducers:
                     return
                 await self._hold(producer)
             case AccessMode.EXCLUSIVE_WITH_FENCING:
+                self._check_epoch(producer)  # who was fenced itself must not fence its successor
                 self.disconnect_all()
                 await self._hold(producer)
         self._by_name[producer.name] = producer
@@ -245,13 +246,18 @@ class TopicProducers:
         producer.is_ready = False
         self._waiting.append(producer)
 
-    async def _hold(self, producer: Producer) -> None:
+    def _check_epoch(self, producer: Producer) -> int:
+        """Return the topic's epoch, -1 before the first. Raises `ProducerFencedError`."""
         current = -1 if self._epoch is None else self._epoch
         if producer.topic_epoch is not None and producer.topic_epoch < current:
             raise ProducerFencedError(
                 f"topic epoch has moved to {current}, producer {producer.name} "
                 f"had {producer.topic_epoch}"
             )
+        return current
+
+    async def _hold(self, producer: Producer) -> None:
+        current = self._check_epoch(producer)
         self._holder = producer
         epoch = current + 1 if producer.topic_epoch is None else producer.topic_epoch
         try:

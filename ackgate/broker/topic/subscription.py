@@ -71,6 +71,10 @@ READS_PER_TURN_MAX: Final = 20
 TIMER_MS_MAX: Final = 60_000
 """Longest timer, so that a clock that was set forward is noticed."""
 
+READER_RETURN_MS: Final = 30_000
+"""How long a reader's subscription waits for its reader after a seek, which disconnects it: clients'
+default operation timeout."""
+
 
 class SubscribedTopic(TopicRules, Protocol):
     """What a subscription needs of its topic."""
@@ -102,6 +106,9 @@ class SubscribedTopic(TopicRules, Protocol):
 
     def on_fenced(self, error: AckGateError) -> None:
         """Another broker owns the topic now: close it here."""
+
+    def load_again(self, why: str) -> None:
+        """Drop the topic here, without a write: the next request loads it from storage."""
 
     def on_persisted(self, subscription: SubscriptionDriver) -> None:
         """A subscription's state became durable: ledgers before it may be trimmed."""
@@ -174,6 +181,8 @@ class SubscriptionDriver:
         """Why the last read failed, to log each reason once."""
         self._is_busy = False
         self._is_closed = False
+        self._return_timer: Timer | None = None
+        """When a reader's subscription no longer waits for its reader."""
         self._keeps_nacks = False
         if store is not None:
             store.on_outcome(self._on_outcome)
@@ -268,12 +277,14 @@ class SubscriptionDriver:
             return
         self.consumers.remove(consumer)
         self.core.detach(consumer, now_ms=self._now_ms)
-        if not self.consumers and not self.is_durable:
-            self._record()
-            self._is_closed = True
-            self.topic.remove_subscription(self)
-            return
         self._changed()
+        self.end_if_unread()
+
+    def end_if_unread(self) -> None:
+        """End a reader's subscription that has no reader. Does nothing to others, or while `paused`."""
+        if not self.is_durable and not self.consumers and not self._is_busy:
+            self._stop()
+            self.topic.remove_subscription(self)
 
     def disconnect_consumers(self, urls: Urls = NOWHERE) -> None:
         """Close all consumers. Clients subscribe again, at this address or after a lookup."""
@@ -670,7 +681,7 @@ class SubscriptionDriver:
     async def paused(self) -> AsyncIterator[None]:
         """Disconnect all consumers, and wait for a read under way.
 
-        They may return after the context.
+        They may return after the context. A reader finds its subscription where it was moved to.
         """
         self._check_idle()
         self._is_busy = True
@@ -681,6 +692,11 @@ class SubscriptionDriver:
         finally:
             self._is_busy = False
             self.ask_turn()
+            if not self.is_durable and not self._is_closed:
+                self._forget_return()
+                self._return_timer = self.topic.services.waits.wake_in(
+                    READER_RETURN_MS, self.end_if_unread
+                )
 
     async def _until_durable(self) -> None:
         store = self.store
@@ -718,14 +734,21 @@ class SubscriptionDriver:
             self._let_go(error)
 
     async def delete(self) -> None:
-        """Remove the subscription for good."""
+        """Remove the subscription for good.
+
+        If storage fails, whether it still exists is unknown: the topic is loaded again.
+        """
         self._is_closed = True
         self.disconnect_consumers()
         self._stop()
-        await self.tracking.close(is_kept=False)
-        if self.store is not None:
-            await self.store.delete()
-            await self.tracking.delete()
+        try:
+            await self.tracking.close(is_kept=False)
+            if self.store is not None:
+                await self.store.delete()
+                await self.tracking.delete()
+        except BaseException:
+            self.topic.load_again(f"subscription {self.name} was not deleted")
+            raise
         self.topic.remove_subscription(self)
 
     async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
@@ -742,11 +765,21 @@ class SubscriptionDriver:
             self.consumers.remove(consumer)
             self.core.detach(consumer, now_ms=self._now_ms)
             self._record()
-        await self.delete()
+        try:
+            await self.delete()
+        except BaseException:
+            consumer.session.close_consumer(consumer.consumer_id)  # it may subscribe again
+            raise
 
     def _stop(self) -> None:
         self._is_closed = True
         self._stop_waiting()
+        self._forget_return()
+
+    def _forget_return(self) -> None:
+        if self._return_timer is not None:
+            self.topic.services.waits.cancel(self._return_timer)
+            self._return_timer = None
 
     async def _settle(self) -> None:
         """Wait until no read is under way."""

@@ -423,9 +423,12 @@ class Topic:
         """Handle entries that were reported as failed and are stored after all."""
         if self._dedup is not None:
             # Messages sent again since then would be stored twice. A new load of the topic finds them.
-            log.warning(
-                "topic %s: %d failed entries are stored: loading it again", self.name, entry_count
-            )
+            self.load_again(f"{entry_count} failed entries are stored")
+
+    def load_again(self, why: str) -> None:
+        """Drop the topic here, without a write: the next request loads it from storage."""
+        if not self.is_closing:
+            log.warning("topic %s: %s: loading it again", self.name, why)
             self.services.forget_topic(self)
 
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
@@ -470,8 +473,13 @@ class Topic:
             )
         else:
             subscription = await self._opening.of_reader(request)
-        self.check_open()
-        consumer = await subscription.add_consumer(session, request)
+        try:
+            self.check_open()
+            self._opening.check_consumer_limits(request)  # others may have come meanwhile
+            consumer = await subscription.add_consumer(session, request)
+        except BaseException:
+            subscription.end_if_unread()
+            raise
         subscription.report_end_if_reached()
         return consumer
 

@@ -71,6 +71,18 @@ async def test_a_name_is_held_by_one_live_producer(producers: TopicProducers) ->
         await producers.add(producer("p"))
 
 
+async def test_who_was_fenced_does_not_fence_its_successor(producers: TopicProducers) -> None:
+    """Its client comes back by itself, with the epoch that it held."""
+    old, new = (producer(name, AccessMode.EXCLUSIVE_WITH_FENCING) for name in ("old", "new"))
+    await producers.add(old)
+    await producers.add(new)
+    returned = producer("old", AccessMode.EXCLUSIVE_WITH_FENCING, topic_epoch=old.topic_epoch)
+    with pytest.raises(ProducerFencedError, match="topic epoch has moved"):
+        await producers.add(returned)
+    assert list(producers) == [new]
+    assert not new.is_closed
+
+
 async def test_a_dead_connection_gives_its_name_up(producers: TopicProducers) -> None:
     session = Session()
     await producers.add(producer("p", session=session))
