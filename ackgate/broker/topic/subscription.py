@@ -535,7 +535,7 @@ class SubscriptionDriver:
     async def _read(self, request: ReadRequest) -> None:
         try:
             entries = await self.topic.ledger.reads.read(request.spans)
-        except AckGateError as error:
+        except Exception as error:  # noqa: BLE001 - without an answer the core never reads again
             self._read_failed(request, error)
         else:
             if self._may_deliver():
@@ -553,10 +553,13 @@ class SubscriptionDriver:
         except AckGateError as error:  # an entry's metadata cannot be parsed
             self._read_failed(request, error)
 
-    def _read_failed(self, request: ReadRequest, error: AckGateError) -> None:
-        if str(error) != self._why_unread:  # the read is retried every second
-            self._why_unread = str(error)
-            log.warning("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
+    def _read_failed(self, request: ReadRequest, error: Exception) -> None:
+        why = str(error) if isinstance(error, AckGateError) else repr(error)
+        if why != self._why_unread:  # the read is retried every second
+            self._why_unread = why
+            trace = None if isinstance(error, AckGateError) else error
+            where = (self.name, self.topic.name)
+            log.warning("subscription %s of %s: read failed: %s", *where, why, exc_info=trace)
         self.core.read_failed(request, now_ms=self._now_ms)
 
     # ---------------------------------------------------------------- waiting

@@ -58,7 +58,8 @@ class Consumers:
     def __init__(self, session: Connection) -> None:
         self._session = session
         self._attached: dict[int, _Consumer] = {}
-        self._creating: dict[int, object] = {}
+        self._creating: dict[int, SubscribeRequest] = {}
+        """An entry that is taken out meanwhile is not wanted any more."""
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -77,13 +78,10 @@ class Consumers:
             return
         if consumer_id in self._creating:
             raise ServiceNotReadyError("Consumer is already present on the connection")
-        request = requests.subscribe_request(command)
-        token = self._creating[consumer_id] = object()
-        self._session.run(request_id, self._subscribe(request, request_id, token))
+        request = self._creating[consumer_id] = requests.subscribe_request(command)
+        self._session.run(request_id, self._subscribe(request, request_id))
 
-    async def _subscribe(
-        self, request: SubscribeRequest, request_id: int, token: object
-    ) -> bytes | None:
+    async def _subscribe(self, request: SubscribeRequest, request_id: int) -> bytes:
         consumer_id = request.consumer_id
         session = self._session
         try:
@@ -91,12 +89,12 @@ class Consumers:
             await session.context.schemas.check_consumer(request, topic, session.settings)
             port = await topic.subscribe(session, request)
         finally:
-            is_wanted = self._creating.get(consumer_id) is token
+            is_wanted = self._creating.get(consumer_id) is request
             if is_wanted:
                 del self._creating[consumer_id]
         if not is_wanted or not session.is_open:
             await port.close()
-            return None
+            raise ServiceNotReadyError("Consumer was closed before it was subscribed")
         self._attached[consumer_id] = _Consumer(
             port, request.topic, request.subscription, request.subscription_type
         )
@@ -229,6 +227,9 @@ class Consumers:
 
     def keep(self, is_allowed: Callable[[TopicName, str], bool]) -> None:
         """Close the consumers that are no longer allowed. Their clients subscribe again."""
+        for consumer_id, request in list(self._creating.items()):
+            if not is_allowed(request.topic, request.subscription):
+                del self._creating[consumer_id]
         for consumer_id, consumer in list(self._attached.items()):
             if not is_allowed(consumer.topic, consumer.subscription):
                 self.closed_by_broker(consumer_id, NOWHERE)

@@ -84,7 +84,8 @@ class Producers:
         self._session = session
         self._open: dict[int, _Producer] = {}
         self._waiting: dict[int, _Producer] = {}
-        self._creating: dict[int, object] = {}
+        self._creating: dict[int, ProducerRequest] = {}
+        """An entry that is taken out meanwhile is not wanted any more."""
         self._recently_closed: dict[int, None] = {}
         self._pending_count = 0
         self.unanswered_bytes = 0
@@ -98,36 +99,34 @@ class Producers:
 
     def create(self, command: pb.CommandProducer) -> None:
         producer_id, request_id = command.producer_id, command.request_id
-        existing = self._open.get(producer_id) or self._waiting.get(producer_id)
+        existing = self._find(producer_id)
         if existing is not None:
             # After a timeout a client asks again, and gets the same answer.
+            existing.request_id = request_id
             self._session.send(_success(request_id, existing.port))
             return
         if producer_id in self._creating:
             raise ServiceNotReadyError("Producer is already present on the connection")
-        request = requests.producer_request(command)
-        token = self._creating[producer_id] = object()
+        request = self._creating[producer_id] = requests.producer_request(command)
         self._recently_closed.pop(producer_id, None)
-        self._session.run(request_id, self._create(request, request_id, token))
+        self._session.run(request_id, self._create(request, request_id))
 
-    async def _create(
-        self, request: ProducerRequest, request_id: int, token: object
-    ) -> bytes | None:
+    async def _create(self, request: ProducerRequest, request_id: int) -> bytes:
         producer_id = request.producer_id
         session = self._session
         try:
             topic = await session.context.registry.topic(request.topic, create=True)
-            request = await session.context.schemas.for_producer(request, session.settings)
-            port = await topic.add_producer(session, request)
+            checked = await session.context.schemas.for_producer(request, session.settings)
+            port = await topic.add_producer(session, checked)
         except DiskFullError as error:
             raise ProducerBlockedError(str(error)) from error
         finally:
-            is_wanted = self._creating.get(producer_id) is token
+            is_wanted = self._creating.get(producer_id) is request
             if is_wanted:
                 del self._creating[producer_id]
         if not is_wanted or not session.is_open:
             await port.close()
-            return None
+            raise ServiceNotReadyError("Producer was closed before it was created")
         producer = _Producer(port, request_id, request.topic)
         (self._open if port.is_ready else self._waiting)[producer_id] = producer
         session.note(
@@ -254,7 +253,7 @@ class Producers:
         """Close a producer. Succeeds whatever the state of its id, as in Pulsar."""
         producer_id, request_id = command.producer_id, command.request_id
         self._creating.pop(producer_id, None)
-        producer = self._open.get(producer_id) or self._waiting.get(producer_id)
+        producer = self._find(producer_id)
         if producer is None:
             self._session.send(replies.success(request_id))
         else:
@@ -264,14 +263,16 @@ class Producers:
         if producer.unconfirmed:
             producer.drained = producer.drained or asyncio.Event()
             await producer.drained.wait()
-        self._forget(producer_id)
+        self._forget(producer_id, producer)
         await producer.port.close()
         return replies.success(request_id)
 
     def closed_by_broker(self, producer_id: int, urls: Urls) -> None:
         """Send CLOSE_PRODUCER, and ignore what the client still sends for it."""
-        if self._forget(producer_id) is None:
+        producer = self._find(producer_id)
+        if producer is None:
             return
+        self._forget(producer_id, producer)
         self._recently_closed[producer_id] = None
         if len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
@@ -279,28 +280,40 @@ class Producers:
 
     def keep(self, is_allowed: Callable[[TopicName], bool]) -> None:
         """Close the producers of topics that are no longer allowed. Their clients reconnect."""
+        for producer_id, request in list(self._creating.items()):
+            if not is_allowed(request.topic):
+                del self._creating[producer_id]
         for producer_id, producer in [*self._open.items(), *self._waiting.items()]:
             if not is_allowed(producer.topic):
                 self.closed_by_broker(producer_id, NOWHERE)
                 self._session.run(replies.NO_REQUEST_ID, producer.port.close())
 
-    def _forget(self, producer_id: int) -> _Producer | None:
-        producer = self._open.pop(producer_id, None) or self._waiting.pop(producer_id, None)
-        if producer is not None:
-            self._settle(producer, len(producer.unconfirmed))
-        return producer
+    def _find(self, producer_id: int) -> _Producer | None:
+        return self._open.get(producer_id) or self._waiting.get(producer_id)
+
+    def _forget(self, producer_id: int, producer: _Producer) -> None:
+        # The id may have been given to a new producer while the old one was being closed.
+        for producers in (self._open, self._waiting):
+            if producers.get(producer_id) is producer:
+                del producers[producer_id]
+                self._settle(producer, len(producer.unconfirmed))
 
     async def close_all(self) -> None:
         """Detach every producer from its topic, because the connection is gone."""
         self._creating.clear()
-        ids = [*self._open, *self._waiting]
-        for producer in filter(None, map(self._forget, ids)):
-            try:
-                await producer.port.close()
-            except BrokerError as error:
-                log.warning("closing producer %s: %s", producer.port.name, error)
-            except Exception:
-                log.exception("closing producer %s", producer.port.name)
+        producers = [*self._open.items(), *self._waiting.items()]
+        for producer_id, producer in producers:
+            self._forget(producer_id, producer)
+        # All at once: closing one may wait until its heir's epoch is stored.
+        await asyncio.gather(*(self._detach(producer.port) for _, producer in producers))
+
+    async def _detach(self, port: ProducerPort) -> None:
+        try:
+            await port.close()
+        except BrokerError as error:
+            log.warning("closing producer %s: %s", port.name, error)
+        except Exception:
+            log.exception("closing producer %s", port.name)
 
 
 def _is_too_late(producer: ProducerPort, delay_ms: int) -> bool:

@@ -310,8 +310,8 @@ class Session(asyncio.Protocol):
         self._detaching = self._loop.create_task(self._detach())
 
     async def _detach(self) -> None:
+        await self.consumers.close_all()  # first: others wait for what they have not acked
         await self.producers.close_all()
-        await self.consumers.close_all()
         # A PRODUCER or SUBSCRIBE that is under way sees that the session is closed, and undoes it.
         if self._requests:
             await asyncio.wait(self._requests)

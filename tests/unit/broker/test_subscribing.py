@@ -141,6 +141,33 @@ def test_a_subscription_whose_deletion_fails_can_be_used_again() -> None:
     run(main())
 
 
+def test_a_bug_in_a_read_does_not_end_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        topic = await World().registry.topic(NAME, create=True)
+        await publish(topic, 4)
+        reads = topic.ledger.reads
+        read = reads.read
+        failures = [RuntimeError("a bug")]
+
+        async def fail_first(spans: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await read(spans)
+
+        monkeypatch.setattr(type(reads), "cached", lambda *_: None)
+        monkeypatch.setattr(reads, "read", fail_first)
+        consumer, _ = await attach(topic, READER)
+        consumer.flow(10)
+        await asyncio.sleep(0.1)
+        subscription = topic.subscriptions["r"]
+        assert subscription.why_unread == "RuntimeError('a bug')"
+        await asyncio.sleep(10)
+        assert subscription.bytes_out > 0
+        assert not subscription.why_unread
+
+    run(main())
+
+
 def test_the_last_message_of_a_topic_that_was_trimmed_is_none() -> None:
     async def main() -> None:
         topic = await World().registry.topic(NAME, create=True)

@@ -59,6 +59,19 @@ async def test_messages_arrive_as_they_were_published_and_only_as_permits_allow(
         assert [each.position.entry_id for each in await consumer.receive_many(3)] == [2, 3, 4]
 
 
+async def test_a_consumer_that_loses_its_right_while_it_subscribes_is_refused() -> None:
+    async with serving() as server, await server.connect() as client:
+        server.registry.gate = asyncio.Event()
+        subscribing = asyncio.create_task(client.request(subscribe_command(5, 900), 900))
+        (session,) = cast("Any", server.protocol.sessions)
+        await eventually(lambda: session.consumers._creating)
+        session.consumers.keep(lambda *_: False)
+        server.registry.gate.set()
+        with pytest.raises(RefusedError, match="SERVICE_NOT_READY"):
+            await subscribing
+        assert not topic_of(server).consumers
+
+
 async def test_everything_of_a_message_frame_arrives() -> None:
     async with serving() as server, await server.connect() as client:
         consumer = await client.subscribe("t-partition-3", "s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,7 @@ from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.errors import MetadataDiskFullError
 from ackgate.persistence.records.envelope import Compression, compressed
-from tests.support.memory_topics import LEDGER_ID, MemoryTopic
+from tests.support.memory_topics import LEDGER_ID, MemoryProducer, MemoryTopic
 from tests.support.wire_client import RefusedError, WireClient
 from tests.unit.broker_wire.wire_server import WireServer, eventually, serving
 
@@ -285,6 +286,53 @@ async def test_a_producer_that_waits_for_exclusive_access_is_told_twice() -> Non
         assert ready.request_id == waiting.success.request_id
         assert ready.topic_epoch == 4
         await waiting.send(b"mine")
+
+
+async def test_who_asked_again_while_it_waited_is_told_by_its_last_request() -> None:
+    """The client has given the first one up."""
+    async with serving() as server, await server.connect() as client:
+        await client.producer("t", "first")
+        waiting = await client.producer("t", "second", producer_access_mode=2)
+        await client.request(producer_command(waiting.producer_id, 900), 900)
+        memory = topic_of(server).producers[1]
+        memory.is_ready = True
+        memory.session.send_producer_ready(waiting.producer_id, memory)
+        await client.until(lambda: client.events)
+        assert client.events[-1].producer_success.request_id == 900
+
+
+async def test_a_producer_that_loses_its_right_while_it_is_made_is_refused() -> None:
+    async with serving() as server, await server.connect() as client:
+        server.registry.gate = asyncio.Event()
+        creating = asyncio.create_task(client.request(producer_command(5, 900), 900))
+        (session,) = cast("Any", server.protocol.sessions)
+        await eventually(lambda: session.producers._creating)
+        session.producers.keep(lambda _: False)
+        server.registry.gate.set()
+        with pytest.raises(RefusedError, match="SERVICE_NOT_READY"):
+            await creating
+        assert not topic_of(server).producers
+
+
+async def test_a_lost_connection_gives_its_messages_up_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Closing a producer may wait for the metadata store."""
+    stores = asyncio.Event()
+
+    async def close_slowly(producer: MemoryProducer) -> None:
+        await stores.wait()
+        producer.topic.producers.remove(producer)
+
+    monkeypatch.setattr(MemoryProducer, "close", close_slowly)
+    async with serving() as server:
+        client = await server.connect()
+        await client.producer("t")
+        await client.subscribe("t", "s")
+        client.abort()
+        await eventually(lambda: not topic_of(server).consumers)
+        stores.set()
+        await eventually(lambda: not topic_of(server).producers)
 
 
 async def test_a_waiting_producer_may_not_publish() -> None:
