@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ackgate.broker.topic import Producer
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import InitialPosition, ProducerRequest
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.requests import InitialPosition, ProducerRequest
 from ackgate.cursor import Position
 from bench.brokers import in_this_process
 from bench.usage import resident_bytes

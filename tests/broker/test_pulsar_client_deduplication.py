@@ -14,7 +14,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
 from ackgate.testing import BrokerProcess

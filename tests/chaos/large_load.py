@@ -14,7 +14,7 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
 from tests.chaos.facts import ViolationError

@@ -17,7 +17,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from tests.chaos.batches import pack, unpack
 from tests.chaos.facts import MessageKey, OrderFacts, ViolationError
 from tests.support.wire_client import EARLIEST, RefusedError, WireClient

@@ -12,21 +12,17 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ackgate.broker.wire.errors import TopicNotFoundError
-from ackgate.broker.wire.ports import (
-    ConsumerStatsReply,
-    InitialPosition,
-    LastMessageId,
-    MessageOut,
-    SubscriptionType,
-)
+from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
+from ackgate.broker.wire.requests import InitialPosition, SubscriptionType
 from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.broker.wire.names import NamespaceName, TopicName
-    from ackgate.broker.wire.ports import ProducerRequest, SessionPort, SubscribeRequest
+    from ackgate.broker.wire.ports import SessionPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.requests import ProducerRequest, SubscribeRequest
 
 LEDGER_ID = 7
 

@@ -22,16 +22,12 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ServerError
-from ackgate.broker.wire.frames import FrameDecoder, seal_entry
-from ackgate.broker.wire.ports import (
-    InitialPosition,
-    SubscriptionType,
-    mask_of_words,
-    words_of_mask,
-)
+from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import PONG, encode
+from ackgate.broker.wire.requests import InitialPosition, SubscriptionType, mask_of_words
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
 
@@ -48,6 +44,16 @@ Type = pb.BaseCommand.Type
 
 REPLY_SECONDS: Final = 30.0
 """How long a reply may take before the test fails."""
+
+
+def words_of_mask(mask: int) -> list[int]:
+    """The words of an `ack_set`, signed; none for 0. Bit i of the mask stands for message i."""
+    words = []
+    while mask:
+        word = mask & (2**64 - 1)
+        words.append(word - 2**64 if word >= 2**63 else word)
+        mask >>= 64
+    return words
 
 
 class RefusedError(AckGateError):

@@ -44,25 +44,21 @@ if TYPE_CHECKING:
         check_subscription_name,
         quoted,
     )
-    from ackgate.broker.wire.ports import (
+    from ackgate.broker.wire.ports import Connection, ServedTopic, SessionPort
+    from ackgate.broker.wire.protocol_server import ProtocolServer
+    from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
+    from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
+    from ackgate.broker.wire.requests import (
         AccessMode,
-        ConsumerStatsReply,
         InitialPosition,
-        LastMessageId,
-        MessageOut,
         ProducerRequest,
         Schema,
         SchemaType,
-        ServedTopic,
-        SessionPort,
         StoredSchema,
         SubscribeRequest,
         SubscriptionType,
         mask_of_words,
     )
-    from ackgate.broker.wire.protocol_server import ProtocolServer
-    from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
-    from ackgate.broker.wire.session_context import Connection
 
 __all__ = [
     "ENTRY_FORM",
@@ -150,24 +146,20 @@ __getattr__ = lazy_face(
             "check_subscription_name",
             "quoted",
         ),
-        "ackgate.broker.wire.ports": (
+        "ackgate.broker.wire.ports": ("Connection", "ServedTopic", "SessionPort"),
+        "ackgate.broker.wire.protocol_server": ("ProtocolServer",),
+        "ackgate.broker.wire.publish_buffer": ("PublishBuffer", "publish_buffer_bytes"),
+        "ackgate.broker.wire.replies": ("ConsumerStatsReply", "LastMessageId", "MessageOut"),
+        "ackgate.broker.wire.requests": (
             "AccessMode",
-            "ConsumerStatsReply",
             "InitialPosition",
-            "LastMessageId",
-            "MessageOut",
             "ProducerRequest",
             "Schema",
             "SchemaType",
-            "ServedTopic",
-            "SessionPort",
             "StoredSchema",
             "SubscribeRequest",
             "SubscriptionType",
             "mask_of_words",
         ),
-        "ackgate.broker.wire.protocol_server": ("ProtocolServer",),
-        "ackgate.broker.wire.publish_buffer": ("PublishBuffer", "publish_buffer_bytes"),
-        "ackgate.broker.wire.session_context": ("Connection",),
     },
 )

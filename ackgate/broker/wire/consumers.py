@@ -19,7 +19,7 @@ from ackgate.broker.wire.errors import (
     ServerError,
     ServiceNotReadyError,
 )
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.cursor import Position
 from ackgate.network import NOWHERE
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ConsumerPort, MessageOut, SubscribeRequest
+    from ackgate.broker.wire.ports import Connection, ConsumerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.session_context import Connection
+    from ackgate.broker.wire.replies import MessageOut
+    from ackgate.broker.wire.requests import SubscribeRequest
     from ackgate.network import Urls
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,11 @@
 """One entry on its way through the broker: its bytes and what dispatch must know of them.
 
-The bytes are what the producer sent (see `ackgate.persistence.messages.entry`), stored and forwarded
-untouched; the metadata is parsed at its first use (a key, a publish time) and then kept.
+Pure. The bytes are the payload section of a SEND: verified when they come, then stored and forwarded
+untouched. The metadata is parsed at its first use (a key, a publish time) and then kept::
+
+    | 0x0e01 | crc32c | metadata size | metadata | payload |
+        2        4            4
+                      `------ what the crc32c covers ------'
 
 An entry may hold a batch of messages. Its payload may be compressed as a whole; then it may be
 encrypted as a whole::
@@ -20,9 +24,10 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception, and no function
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import google_crc32c
 from google.protobuf.message import DecodeError
 
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.errors import ChecksumError, ProtocolError
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
 from ackgate.dispatcher import MessageChunk, resolve_key
@@ -53,9 +58,51 @@ send."""
 
 _SIZE_BYTES: Final = 4
 
+_HEADER_BYTES: Final = 10
+"""Magic, checksum and metadata size in front of the metadata."""
+
+_MAGIC: Final = b"\x0e\x01"
+_checksum_and_size: Final = Struct(">II").unpack_from
+_parse_metadata: Final = pb.MessageMetadata.FromString
 _size_at: Final = Struct(">I").unpack_from
 
 _parse_single: Final = pb.SingleMessageMetadata.FromString
+
+
+def entry_metadata(entry: bytes) -> pb.MessageMetadata:
+    """Verify an entry to be published, and parse its metadata.
+
+    Raises `ChecksumError` when its bytes are not those that the producer took the CRC32C of, and
+    `ProtocolError` when its metadata cannot be parsed: such an entry would stop every
+    subscription that meets it. One that does not begin with the magic number comes from a client
+    without checksums; it begins with the metadata size.
+    """
+    start = _HEADER_BYTES
+    if entry[:2] == _MAGIC and len(entry) >= _HEADER_BYTES:
+        checksum, metadata_bytes = _checksum_and_size(entry, 2)
+        if google_crc32c.value(entry[6:]) != checksum:
+            raise ChecksumError("Checksum failed on the broker")  # Pulsar's words
+    elif len(entry) >= _SIZE_BYTES:
+        start = _SIZE_BYTES
+        metadata_bytes = int.from_bytes(entry[:_SIZE_BYTES], "big")
+    else:
+        raise ProtocolError(f"malformed entry of {len(entry)} bytes")
+    end = start + metadata_bytes
+    if end > len(entry):
+        raise ProtocolError(
+            f"malformed entry: {metadata_bytes} bytes of metadata in {len(entry)} bytes"
+        )
+    try:
+        return _parse_metadata(entry[start:end])
+    except DecodeError:
+        raise ProtocolError("malformed entry: its metadata are not MessageMetadata") from None
+
+
+def seal_entry(metadata: bytes, payload: bytes) -> bytes:
+    """Build an entry of serialized metadata and payload: what a producer does."""
+    covered = len(metadata).to_bytes(4, "big") + metadata + payload
+    checksum: int = google_crc32c.value(covered)
+    return _MAGIC + checksum.to_bytes(4, "big") + covered
 
 
 class Entry:

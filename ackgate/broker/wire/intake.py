@@ -7,6 +7,12 @@ Edge: owns the reading side of one transport.
                      held?  waiting   +-- FLOW -----> consumers
                                       `-- others ---> the table `ROUTES`
 
+A frame is a command and, for SEND and MESSAGE only, a payload section after it, the entry. Total
+counts everything after itself; numbers are big-endian::
+
+    | total | command size | BaseCommand | entry |
+       4          4           protobuf
+
 Reading can be held, for one reason or several; the socket fills then, and TCP holds the client
 back. Frames that have arrived already wait here, except for SENDs, ACKs and FLOWs of the same
 chunk: they cost little and are bounded by its size.
@@ -21,17 +27,22 @@ broker has not promised in CONNECTED.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from ackgate.broker.wire import lookups, replies, requests
-from ackgate.broker.wire.errors import BrokerError, NotAllowedError, ProtocolError
-from ackgate.broker.wire.frames import HANDSHAKE_FRAME_BYTES_MAX, FrameDecoder
+from ackgate.broker.wire.errors import (
+    BrokerError,
+    FrameTooLargeError,
+    NotAllowedError,
+    ProtocolError,
+)
+from ackgate.broker.wire.ports import Connection
 from ackgate.broker.wire.producers import TRANSACTIONS_REFUSED
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.publish_buffer import Holder
-from ackgate.broker.wire.session_context import Connection
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -39,12 +50,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ackgate.broker.wire.consumers import Consumers
-    from ackgate.broker.wire.frames import Frame
+    from ackgate.broker.wire.ports import FailureReply, ReadHold
     from ackgate.broker.wire.producers import Producers
     from ackgate.broker.wire.rights import ClientRights
-    from ackgate.broker.wire.session_context import FailureReply, ReadHold
 
 Type = pb.BaseCommand.Type
+
+Frame: TypeAlias = tuple[bytes, bytes]
+"""(serialized BaseCommand, payload section). A plain tuple: one is made for every message that
+comes in. The payload section is empty for a simple command."""
+
+HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
+"""Bound until CONNECT has been accepted. Authentication data may be some kilobytes."""
+
+SMALL_CHUNK_BYTES: Final = 4096
+"""Smaller pieces of an incomplete frame are joined, larger ones kept as they came."""
+
+_SIZE_BYTES: Final = 4
+_TLS_HANDSHAKE: Final = 0x1603
+"""First bytes of a client that takes this for a TLS port. As a size they mean 369 million bytes."""
+_sizes_at: Final = Struct(">II").unpack_from
 
 BEFORE_CONNECT: Final = frozenset({Type.CONNECT, Type.PING, Type.PONG})
 """All that a client may send before its CONNECT was accepted."""
@@ -56,6 +81,98 @@ _ACK: Final = b"\x08\x0a"
 _FLOW: Final = b"\x08\x0b"
 
 _parse: Final = pb.BaseCommand.FromString
+
+
+class FrameDecoder:
+    """Cuts a stream into frames. One per connection; pure.
+
+    It rejects a frame as soon as its first bytes announce too much, so it never holds more than
+    `frame_bytes_max` plus one chunk. An error is final: the frames before it are still returned, nothing
+    after it is. Frames come out the same wherever the stream was cut.
+    """
+
+    __slots__ = ("_bytes_needed", "_chunks", "_chunks_bytes", "error", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        """Largest total size. May be raised between two calls of `feed`."""
+        self.error: ProtocolError | None = None
+        """Why decoding has stopped for good; None: it has not."""
+        self._chunks: list[bytes | bytearray] = []
+        self._chunks_bytes = 0
+        self._bytes_needed = 2 * _SIZE_BYTES
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received of an incomplete frame."""
+        return self._chunks_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that an incomplete frame still lacks, as far as its size is known."""
+        return self._bytes_needed - self._chunks_bytes if self._chunks else 0
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """Returns the frames that this chunk completes, in order. Check `error` afterwards."""
+        if self.error is not None:
+            return []
+        if self._chunks:
+            self._keep(chunk)
+            # A frame of megabytes comes in many chunks: join them once, not with each.
+            if self._chunks_bytes < self._bytes_needed:
+                return []
+            chunk = b"".join(self._chunks)
+            self._chunks.clear()
+            self._chunks_bytes = 0
+        return self._cut(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        """Add a chunk to an incomplete frame, without an object for each tiny chunk."""
+        self._chunks_bytes += len(chunk)
+        if len(chunk) >= SMALL_CHUNK_BYTES:
+            self._chunks.append(chunk)
+        elif isinstance(last := self._chunks[-1], bytearray):
+            last += chunk
+        else:
+            self._chunks.append(bytearray(chunk))
+
+    def _cut(self, stream: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        append = frames.append
+        sizes = _sizes_at
+        start = 0
+        end = len(stream)
+        bytes_needed = 2 * _SIZE_BYTES
+        bytes_max = self.frame_bytes_max
+        while end - start >= 8:
+            total_bytes, command_bytes = sizes(stream, start)
+            # The shortest command names its type, in two bytes.
+            if not 6 <= total_bytes <= bytes_max or not 2 <= command_bytes <= total_bytes - 4:
+                self.error = _frame_error(total_bytes, command_bytes, bytes_max)
+                return frames
+            frame_end = start + _SIZE_BYTES + total_bytes
+            if frame_end > end:
+                bytes_needed = frame_end - start
+                break
+            command_end = start + 8 + command_bytes
+            append((stream[start + 8 : command_end], stream[command_end:frame_end]))
+            start = frame_end
+        if start < end:
+            rest = stream[start:] if start else stream
+            self._chunks.append(rest)
+            self._chunks_bytes = len(rest)
+            self._bytes_needed = bytes_needed
+        return frames
+
+
+def _frame_error(total_bytes: int, command_bytes: int, bytes_max: int) -> ProtocolError:
+    if total_bytes >> 16 == _TLS_HANDSHAKE:
+        return ProtocolError(
+            "it speaks TLS, and this port is in clear (or a frame is far too large)"
+        )
+    if total_bytes > bytes_max:
+        return FrameTooLargeError(f"frame of {total_bytes} bytes is above the limit of {bytes_max}")
+    return ProtocolError(f"malformed frame: total size {total_bytes}, command size {command_bytes}")
 
 
 class CommandSession(Connection, Protocol):

@@ -34,7 +34,7 @@ from ackgate.broker.wire.proto import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.wire.session_context import Connection
+    from ackgate.broker.wire.ports import Connection
 
 PATTERN_CHARACTERS_MAX: Final = 50
 """Pulsar's `subscriptionPatternMaxLength`."""

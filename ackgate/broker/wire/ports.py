@@ -1,7 +1,8 @@
-"""The interface between connections and topics: what a session calls, and what it offers to topics.
+"""The interfaces of a connection: to topics, to the rest of the broker, and to the commands it carries.
 
-Pure (types only). `Session` in ``session.py`` is the one implementation of `SessionPort`; the topic
-side (``registry.py``, ``topic.py``, ``producer.py``, ``consumer.py``) implements the rest.
+Types, and one record of what all connections share. `Session` in ``session.py`` is the one implementation
+of `Connection`; the topic side (``registry.py``, ``topic.py``, ``producers.py``, ``consumer.py``)
+implements the rest.
 
 Rules for both sides:
 
@@ -14,257 +15,36 @@ Rules for both sides:
   (`send_ack_responses`, `send_ack_error`) when they are durable.
 * After `close` of a producer or consumer, the session passes nothing more to it, and
   drops what it still sends.
-
-The values that both sides exchange are here, too: checked requests, messages, answers.
 """
 
 from __future__ import annotations
 
-import enum
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from ackgate.dispatcher import KeySharedMode
-from ackgate.errors import PositionError
-from ackgate.network import NOWHERE
+from ackgate.broker.wire.publish_buffer import PublishBuffer
+from ackgate.network import NOWHERE, LogDamper, Urls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import logging
+    from collections.abc import Callable, Coroutine, Sequence, Sized
 
+    from ackgate.broker.security import Authentication, Authorization, ClientIdentity
     from ackgate.broker.wire.names import NamespaceName, TopicName
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
+    from ackgate.broker.wire.requests import (
+        ProducerRequest,
+        Schema,
+        StoredSchema,
+        SubscribeRequest,
+    )
     from ackgate.config.broker import BrokerSettings
+    from ackgate.config.settings import Settings
     from ackgate.cursor import Position
-    from ackgate.network import Urls
 
-WORDS_MAX: Final = 1024
-"""65,536 messages in one batch: far above any client's bound, low enough to be harmless."""
-
-_WORD_MASK: Final = 2**64 - 1
-
-
-class SubscriptionType(enum.IntEnum):
-    """How a subscription shares its messages among consumers.
-
-    Wire numbers of `CommandSubscribe.SubType`.
-    """
-
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
-    KEY_SHARED = 3
-
-    @property
-    def spelling(self) -> str:
-        """Pulsar's spelling in settings and statistics, such as Key_Shared."""
-        return self.name.title()
-
-
-class InitialPosition(enum.IntEnum):
-    """Where a new subscription begins."""
-
-    LATEST = 0
-    EARLIEST = 1
-
-
-class AccessMode(enum.IntEnum):
-    """Who may publish beside this producer. Wire numbers of `ProducerAccessMode`."""
-
-    SHARED = 0
-    EXCLUSIVE = 1
-    WAIT_FOR_EXCLUSIVE = 2
-    EXCLUSIVE_WITH_FENCING = 3
-
-
-class SchemaType(enum.IntEnum):
-    """What a schema describes. Wire numbers of `Schema.Type`, names as in Pulsar's admin interface."""
-
-    NONE = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOLEAN = 5
-    BOOL = 5
-    """Earlier builds stored this name in their nodes."""
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
-    AUTO_CONSUME = 21
-    EXTERNAL = 22
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """A schema as a client states it."""
-
-    name: str
-    type: SchemaType
-    definition: bytes
-    """The Avro JSON text, key/value pair, or whatever the type calls for; empty for primitives."""
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
-class StoredSchema(NamedTuple):
-    """A schema of a topic, with its version."""
-
-    schema: Schema
-    version: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class KeySharedRequest:
-    """What a Key_Shared consumer asks for."""
-
-    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
-    hash_ranges: tuple[tuple[int, int], ...] = ()
-    """STICKY only: half-open [start, stop) slices of the hash space (65,536 slots)."""
-    allows_out_of_order: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerRequest:
-    """PRODUCER: a client wants to publish to a topic."""
-
-    topic: TopicName
-    producer_id: int
-    """Unique on its connection; the broker addresses receipts to it."""
-    name: str | None
-    """None: the topic makes up a name."""
-    epoch: int = 0
-    """Grows with each reconnect of a client's producer; a newer one replaces the older."""
-    is_name_from_user: bool = True
-    """Whether the user chose the name; one that was made up may be replaced on reconnect."""
-    access_mode: AccessMode = AccessMode.SHARED
-    topic_epoch: int | None = None
-    """Exclusive producers: the epoch under which this one held the topic before."""
-    is_encrypted: bool = False
-    schema: Schema | None = None
-    schema_version: bytes = b""
-    """The version that the registry gave to `schema`; empty without one."""
-    properties: Mapping[str, str] = field(default_factory=dict)
-    initial_subscription: str | None = None
-    """Subscription to create together with the topic (dead letter topics)."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribeRequest:
-    """SUBSCRIBE: a client wants to consume."""
-
-    topic: TopicName
-    subscription: str
-    consumer_id: int
-    """Unique on its connection; the broker addresses messages to it."""
-    subscription_type: SubscriptionType
-    consumer_name: str
-    """May be empty: the subscription then makes up a name."""
-    priority: int = 0
-    """Lower goes first (Shared, Failover)."""
-    is_durable: bool = True
-    """False: a reader, whose cursor is deleted with its last consumer."""
-    start_position: Position | None = None
-    """Readers: where to begin. `EARLIEST`, `LATEST` or an entry; reading starts with that entry
-    (the client itself skips what it has seen of it)."""
-    start_batch_index: int | None = None
-    """Readers that start inside a batch: index of the message at which `start_position` points."""
-    start_rollback_seconds: int = 0
-    """Readers: begin this long ago, by publish time. 0: not asked for."""
-    initial_position: InitialPosition = InitialPosition.LATEST
-    """A new durable subscription begins here."""
-    create_topic: bool = True
-    """False: a topic that does not exist is an error even where automatic creation is on."""
-    read_compacted: bool = False
-    replicates_state: bool = False
-    key_shared: KeySharedRequest | None = None
-    schema: Schema | None = None
-    subscription_properties: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    epoch: int | None = None
-    """Grows when the client rewinds; messages carry it back so that stale ones are dropped."""
-
-
-class MessageOut(NamedTuple):
-    """One entry on its way to a consumer."""
-
-    ledger_id: int
-    entry_id: int
-    redelivery_count: int
-    unacked_mask: int | None
-    """Partly acked batch: bit i set = message i is still to be delivered. None: all of them are."""
-    entry: bytes
-    """From the magic number on, exactly as it was published."""
-
-
-class LastMessageId(NamedTuple):
-    """The answer to GET_LAST_MESSAGE_ID."""
-
-    position: Position
-    """Last entry of the topic; entry -1 when the topic is empty."""
-    batch_index: int
-    """Index of the last message in that entry's batch; -1 when it is not a batch."""
-    mark_delete: Position | None
-    """Mark-delete position of the asking consumer's subscription."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatsReply:
-    """The answer to CONSUMER_STATS. Rates are per second."""
-
-    consumer_name: str
-    subscription_type: SubscriptionType
-    permits: int
-    unacked_messages: int
-    is_blocked_on_unacked: bool
-    connected_since: str
-    """Time in ISO 8601."""
-    backlog_messages: int
-    message_rate_out: float = 0.0
-    byte_rate_out: float = 0.0
-    redelivery_rate: float = 0.0
-    ack_rate: float = 0.0
-    expiry_rate: float = 0.0
-
-
-# ---- The wire's ``ack_set`` as one integer
-#
-# On the wire: 64-bit words, least significant bit first, a set bit is a message not acked.
-#
-# Pure. Bit i of the integer stands for message i of the batch, as the cursor keeps it.
-
-
-def mask_of_words(words: Sequence[int]) -> int:
-    """Convert signed 64-bit words to one integer.
-
-    Raises `PositionError` above `WORDS_MAX` words.
-    """
-    if len(words) > WORDS_MAX:
-        raise PositionError(f"an ack set of {len(words)} words is longer than {WORDS_MAX}")
-    mask = 0
-    for index, word in enumerate(words):
-        mask |= (word & _WORD_MASK) << (64 * index)
-    return mask
-
-
-def words_of_mask(mask: int) -> list[int]:
-    """Convert one integer to signed 64-bit words; none for 0."""
-    words = []
-    while mask:
-        word = mask & _WORD_MASK
-        words.append(word - 2**64 if word >= 2**63 else word)
-        mask >>= 64
-    return words
+# ---- topics
 
 
 class SessionPort(Protocol):
@@ -485,3 +265,186 @@ class SchemasPort(Protocol):
         self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings
     ) -> None:
         """Raise `IncompatibleSchemaError` if a consumer cannot read the topic with its schema."""
+
+
+# ---- connections
+
+FailureReply: TypeAlias = "Callable[[int, int, str], bytes]"
+"""Builds the frame of a failure from (request id, code, message)."""
+
+ReadHold: TypeAlias = Literal[
+    "publishes", "requests", "output", "memory", "authentication", "permissions"
+]
+"""Why nothing is read from a connection at the moment."""
+
+
+class ReadHolds(Protocol):
+    """The reading side of a connection, which can be paused."""
+
+    def hold(self, reason: ReadHold) -> None:
+        """Stop reading until `release` is called with this reason."""
+
+    def release(self, reason: ReadHold) -> None:
+        """Remove a reason to hold. Reads again if there is no other one."""
+
+    def account(self) -> None:
+        """Report how many bytes the connection holds now."""
+
+
+class Connection(SessionPort, Protocol):
+    """A connected client, as the commands see it."""
+
+    @property
+    def context(self) -> SessionContext:
+        """What all connections of the broker share."""
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener that it connected to; empty if that has none."""
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings as they are now."""
+
+    @property
+    def intake(self) -> ReadHolds: ...
+
+    @property
+    def identity(self) -> ClientIdentity | None:
+        """The client's identity; None before it is known, and if authentication is off."""
+
+    @property
+    def producers(self) -> Sized: ...
+
+    @property
+    def consumers(self) -> Sized: ...
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, together with all others of this tick."""
+
+    def send_many(self, pieces: Sequence[bytes]) -> None:
+        """Send frames that come in pieces."""
+
+    def run(
+        self, request_id: int, work: Coroutine[Any, Any, bytes | None], fail: FailureReply = ...
+    ) -> None:
+        """Run `work`, and answer the request with what it returns, or with its failure."""
+
+    def note(self, logger: logging.Logger, message: str, *args: object, level: int = ...) -> None:
+        """Log what this client did. Repeated lines on clients of its host are left out."""
+
+    def recheck(self) -> None:
+        """After a change of rights, close producers and consumers that are no longer allowed."""
+
+    def close(self) -> None:
+        """End the connection after its output is sent."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
+
+
+class Connections(Protocol):
+    """Counts connections."""
+
+    def opened(self, session: Connection) -> bool:
+        """Count a new connection. False: there are too many, so reject it."""
+
+    def introduced(self, session: Connection) -> None:
+        """Count a connection that has completed CONNECT."""
+
+    def closed(self, session: Connection) -> None:
+        """Forget a connection that is closed and detached from its topics."""
+
+
+class Located(Protocol):
+    """The broker that serves a topic, or is to serve it."""
+
+    @property
+    def service(self) -> Urls:
+        """Its addresses for clients of the binary protocol."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this broker."""
+
+    @property
+    def is_owner(self) -> bool:
+        """False: no broker serves the topic yet, and this one has to acquire it."""
+
+
+class TopicOwners(Protocol):
+    """Knows which broker serves a topic."""
+
+    def location_now(self, topic: TopicName) -> Located | None:
+        """The broker of a topic if that is known without I/O, or None."""
+
+    async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Located:
+        """Find the broker of a topic.
+
+        Acquires a free one here if the plan assigns it to this broker.
+
+        `is_authoritative`: another broker says that it does. Raises `ServiceNotReadyError`.
+        """
+
+    def reached_by(self, located: Any, listener: str) -> Urls:  # noqa: ANN401 - what it has given
+        """Addresses of that broker for clients of a listener. Raises `ServiceNotReadyError`."""
+
+
+class _Here(NamedTuple):
+    service: Urls
+    is_here: bool = True
+    is_owner: bool = True
+
+
+class ServedHere:
+    """For a single broker: it serves every topic, at one address."""
+
+    def __init__(self, service_url: str) -> None:
+        self._here = _Here(Urls(service_url))
+
+    def location_now(self, topic: TopicName) -> Located | None:  # noqa: ARG002
+        return self._here
+
+    def reached_by(self, located: Any, listener: str) -> Urls:  # noqa: ANN401, ARG002 - as above
+        urls: Urls = located.service
+        return urls
+
+    async def locate(
+        self,
+        topic: TopicName,  # noqa: ARG002
+        *,
+        is_authoritative: bool = False,  # noqa: ARG002
+    ) -> Located:
+        return self._here
+
+
+class HasSettings(Protocol):
+    """Holds the current settings, which are replaced as a whole when one of them changes."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+
+@dataclass(slots=True)
+class SessionContext:
+    """What all connections of one broker share."""
+
+    registry: TopicRegistryPort
+    schemas: SchemasPort
+    connections: Connections
+    services: HasSettings
+    server_version: str = "ackgate"
+    owners: TopicOwners = field(default_factory=lambda: ServedHere(""))
+    """Answers LOOKUP."""
+    damper: LogDamper = field(default_factory=LogDamper)
+    """Limits log lines on what clients do, by host."""
+    publish_buffer: PublishBuffer = field(default_factory=PublishBuffer)
+    """Counts the bytes of all connections."""
+    authentication: Authentication | None = None
+    """Finds out who a client is. None: authentication is off."""
+    refresh_seconds: float = 60.0
+    """How often connections are checked for credentials that have expired."""
+    authorization: Authorization | None = None
+    """Decides what a client may do. None: authorization is off."""
+    now_seconds: Callable[[], float] = time.time
+    """The time, in seconds since 1970."""

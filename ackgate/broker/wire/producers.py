@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.wire import replies, requests
-from ackgate.broker.wire.entry import can_hold
+from ackgate.broker.wire.entry import can_hold, entry_metadata
 from ackgate.broker.wire.errors import (
     BrokerError,
     ChecksumError,
@@ -30,7 +30,6 @@ from ackgate.broker.wire.errors import (
     ServerError,
     ServiceNotReadyError,
 )
-from ackgate.broker.wire.frames import entry_metadata
 from ackgate.errors import DiskFullError
 from ackgate.network import NOWHERE
 
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ProducerPort, ProducerRequest
+    from ackgate.broker.wire.ports import Connection, ProducerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.session_context import Connection
+    from ackgate.broker.wire.requests import ProducerRequest
     from ackgate.network import Urls
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ import contextlib
 import logging
 from collections import Counter
 from importlib import metadata
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.wire.ports import ServedHere, SessionContext
 from ackgate.broker.wire.publish_buffer import PublishBuffer
 from ackgate.broker.wire.session import Session
-from ackgate.broker.wire.session_context import ServedHere, SessionContext
 from ackgate.network import listen
 
 if TYPE_CHECKING:
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.broker.security import Authentication, Authorization
-    from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
-    from ackgate.broker.wire.session_context import Connection, HasSettings, TopicOwners
+    from ackgate.broker.wire.ports import (
+        Connection,
+        HasSettings,
+        SchemasPort,
+        TopicOwners,
+        TopicRegistryPort,
+    )
     from ackgate.config.broker import BrokerSettings
     from ackgate.network import Listener, ReloadedTls
 
@@ -47,31 +52,12 @@ DETACH_SECONDS: Final = 10.0
 """How long sessions may take to detach from their topics when the server closes."""
 
 
-class HasSettingsNow(Protocol):
-    """Holds the current settings, which are replaced as a whole when one of them changes."""
-
-    @property
-    def settings(self) -> HasSettings:
-        """The settings of all rooms."""
-
-
-class _Settings:
-    """Looks up the current settings at every use."""
-
-    def __init__(self, services: HasSettingsNow) -> None:
-        self._services = services
-
-    @property
-    def broker(self) -> BrokerSettings:
-        return self._services.settings.broker
-
-
 class ProtocolServer:
     """Serves the binary protocol. Implements `Connections`."""
 
     def __init__(
         self,
-        services: HasSettingsNow,
+        services: HasSettings,
         registry: TopicRegistryPort,
         schemas: SchemasPort,
         publish_buffer: PublishBuffer | None = None,
@@ -79,12 +65,11 @@ class ProtocolServer:
         authorization: Authorization | None = None,
         refresh_seconds: float = 60.0,
     ) -> None:
-        self._settings = _Settings(services)
         self.context = SessionContext(
             registry,
             schemas,
             self,
-            self._settings,
+            services,
             server_version=f"ackgate {_version()}",
             publish_buffer=publish_buffer or PublishBuffer(),
             authentication=authentication,
@@ -98,6 +83,11 @@ class ProtocolServer:
         self._per_address: Counter[str] = Counter()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
+
+    @property
+    def _settings(self) -> BrokerSettings:
+        """The broker's settings as they are now."""
+        return self.context.services.settings.broker
 
     async def listen(
         self,
@@ -117,7 +107,7 @@ class ProtocolServer:
             port,
             lambda: Session(self.context, listener_name),
             tls=tls,
-            handshake_seconds=lambda: self._settings.broker.handshake_timeout_seconds,
+            handshake_seconds=lambda: self._settings.handshake_timeout_seconds,
             sockets=sockets,
         )
         self._listeners.append(listener)
@@ -171,7 +161,7 @@ class ProtocolServer:
 
     def opened(self, session: Connection) -> bool:
         """Count a new connection. False: there are too many, or the server is closing."""
-        settings = self._settings.broker
+        settings = self._settings
         address = _host(session)
         connections_max = settings.broker_max_connections
         per_address_max = settings.broker_max_connections_per_ip

@@ -35,14 +35,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.wire.frames import COMMAND_BYTES_EXTRA
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackgate.config.broker import BrokerSettings
 
 log = logging.getLogger(__name__)
+
+COMMAND_BYTES_EXTRA: Final = 10 * 1024
+"""A frame may be this much larger than the largest message: Pulsar's room for the command."""
 
 TURN_SECONDS: Final = 10.0
 """How long a connection may take in its turn to send the rest of a frame."""

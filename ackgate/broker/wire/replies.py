@@ -1,4 +1,4 @@
-"""Builds the frames that the broker sends, one function for each.
+"""Builds the frames that the broker sends, one function for each, from what topics answer.
 
 Pure. protobuf builds rare replies. The three that are sent hundreds of thousands of times a second
 (MESSAGE, SEND_RECEIPT, ACK_RESPONSE) are built in bulk from a template: within one call all but an
@@ -11,8 +11,9 @@ with protobuf. MESSAGE, for a run of entries of one ledger whose ids have one va
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import EARLIEST
@@ -21,9 +22,52 @@ from ackgate.network import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.broker.wire.ports import ConsumerStatsReply, LastMessageId, MessageOut, Schema
+    from ackgate.broker.wire.requests import Schema, SubscriptionType
     from ackgate.cursor import Position
     from ackgate.network import Urls
+
+
+class MessageOut(NamedTuple):
+    """One entry on its way to a consumer."""
+
+    ledger_id: int
+    entry_id: int
+    redelivery_count: int
+    unacked_mask: int | None
+    """Partly acked batch: bit i set = message i is still to be delivered. None: all of them are."""
+    entry: bytes
+    """From the magic number on, exactly as it was published."""
+
+
+class LastMessageId(NamedTuple):
+    """The answer to GET_LAST_MESSAGE_ID."""
+
+    position: Position
+    """Last entry of the topic; entry -1 when the topic is empty."""
+    batch_index: int
+    """Index of the last message in that entry's batch; -1 when it is not a batch."""
+    mark_delete: Position | None
+    """Mark-delete position of the asking consumer's subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatsReply:
+    """The answer to CONSUMER_STATS. Rates are per second."""
+
+    consumer_name: str
+    subscription_type: SubscriptionType
+    permits: int
+    unacked_messages: int
+    is_blocked_on_unacked: bool
+    connected_since: str
+    """Time in ISO 8601."""
+    backlog_messages: int
+    message_rate_out: float = 0.0
+    byte_rate_out: float = 0.0
+    redelivery_rate: float = 0.0
+    ack_rate: float = 0.0
+    expiry_rate: float = 0.0
+
 
 # ---- Protobuf varints, fast: seven bits a byte, least significant first, high bit = "more follows"
 #

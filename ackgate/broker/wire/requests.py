@@ -1,46 +1,34 @@
-"""Converts protobuf commands to checked values: the one place where a client's request is checked.
+"""What clients ask for: checked values, and their conversion from protobuf commands.
 
-Pure. Names, enums and ids are checked here. What cannot be used raises the `BrokerError` that the
-client gets as an answer. Required fields are known to be there (`Intake` has checked).
+Pure. Names, enums and ids are checked here and nowhere else. What cannot be used raises the `BrokerError`
+that the client gets as an answer. Required fields are known to be there (`Intake` has checked).
 """
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import Message
 
-from ackgate.broker.security import CLUSTER_WIDE, CONSUME, Scope
 from ackgate.broker.wire.errors import MetadataFailedError
 from ackgate.broker.wire.names import (
-    NamespaceName,
     TopicName,
     check_consumer_name,
     check_producer_name,
     check_subscription_name,
 )
-from ackgate.broker.wire.ports import (
-    AccessMode,
-    InitialPosition,
-    KeySharedRequest,
-    ProducerRequest,
-    Schema,
-    SchemaType,
-    SubscribeRequest,
-    SubscriptionType,
-    mask_of_words,
-)
 from ackgate.cursor import EARLIEST, LATEST, LEDGER_ID_MAX, Position
 from ackgate.dispatcher import KeySharedMode
-from ackgate.errors import ConsumerAssignError
+from ackgate.errors import ConsumerAssignError, PositionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping, Sequence
 
     from google.protobuf.descriptor import Descriptor
 
-    from ackgate.broker.security import Need, Resource
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
 
 METADATA_BYTES_MAX: Final = 1024
@@ -49,8 +37,169 @@ METADATA_BYTES_MAX: Final = 1024
 HASH_SLOTS: Final = 65_536
 """Key_Shared hash ranges are slices of this space."""
 
+ACK_SET_WORDS_MAX: Final = 1024
+"""65,536 messages in one batch: far above any client's bound, low enough to be harmless."""
+
+_WORD_MASK: Final = 2**64 - 1
+
+
+class SubscriptionType(enum.IntEnum):
+    """How a subscription shares its messages among consumers.
+
+    Wire numbers of `CommandSubscribe.SubType`.
+    """
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def spelling(self) -> str:
+        """Pulsar's spelling in settings and statistics, such as Key_Shared."""
+        return self.name.title()
+
+
+class InitialPosition(enum.IntEnum):
+    """Where a new subscription begins."""
+
+    LATEST = 0
+    EARLIEST = 1
+
+
+class AccessMode(enum.IntEnum):
+    """Who may publish beside this producer. Wire numbers of `ProducerAccessMode`."""
+
+    SHARED = 0
+    EXCLUSIVE = 1
+    WAIT_FOR_EXCLUSIVE = 2
+    EXCLUSIVE_WITH_FENCING = 3
+
+
+class SchemaType(enum.IntEnum):
+    """What a schema describes. Wire numbers of `Schema.Type`, names as in Pulsar's admin interface."""
+
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    PROTOBUF = 3
+    AVRO = 4
+    BOOLEAN = 5
+    BOOL = 5
+    """Earlier builds stored this name in their nodes."""
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
+    KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
+    PROTOBUF_NATIVE = 20
+    AUTO_CONSUME = 21
+    EXTERNAL = 22
+
+
 _SCHEMALESS: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
 """Schema types that a client sends when it has no schema of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as a client states it."""
+
+    name: str
+    type: SchemaType
+    definition: bytes
+    """The Avro JSON text, key/value pair, or whatever the type calls for; empty for primitives."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class StoredSchema(NamedTuple):
+    """A schema of a topic, with its version."""
+
+    schema: Schema
+    version: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedRequest:
+    """What a Key_Shared consumer asks for."""
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    hash_ranges: tuple[tuple[int, int], ...] = ()
+    """STICKY only: half-open [start, stop) slices of the hash space (65,536 slots)."""
+    allows_out_of_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRequest:
+    """PRODUCER: a client wants to publish to a topic."""
+
+    topic: TopicName
+    producer_id: int
+    """Unique on its connection; the broker addresses receipts to it."""
+    name: str | None
+    """None: the topic makes up a name."""
+    epoch: int = 0
+    """Grows with each reconnect of a client's producer; a newer one replaces the older."""
+    is_name_from_user: bool = True
+    """Whether the user chose the name; one that was made up may be replaced on reconnect."""
+    access_mode: AccessMode = AccessMode.SHARED
+    topic_epoch: int | None = None
+    """Exclusive producers: the epoch under which this one held the topic before."""
+    is_encrypted: bool = False
+    schema: Schema | None = None
+    schema_version: bytes = b""
+    """The version that the registry gave to `schema`; empty without one."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    initial_subscription: str | None = None
+    """Subscription to create together with the topic (dead letter topics)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """SUBSCRIBE: a client wants to consume."""
+
+    topic: TopicName
+    subscription: str
+    consumer_id: int
+    """Unique on its connection; the broker addresses messages to it."""
+    subscription_type: SubscriptionType
+    consumer_name: str
+    """May be empty: the subscription then makes up a name."""
+    priority: int = 0
+    """Lower goes first (Shared, Failover)."""
+    is_durable: bool = True
+    """False: a reader, whose cursor is deleted with its last consumer."""
+    start_position: Position | None = None
+    """Readers: where to begin. `EARLIEST`, `LATEST` or an entry; reading starts with that entry
+    (the client itself skips what it has seen of it)."""
+    start_batch_index: int | None = None
+    """Readers that start inside a batch: index of the message at which `start_position` points."""
+    start_rollback_seconds: int = 0
+    """Readers: begin this long ago, by publish time. 0: not asked for."""
+    initial_position: InitialPosition = InitialPosition.LATEST
+    """A new durable subscription begins here."""
+    create_topic: bool = True
+    """False: a topic that does not exist is an error even where automatic creation is on."""
+    read_compacted: bool = False
+    replicates_state: bool = False
+    key_shared: KeySharedRequest | None = None
+    schema: Schema | None = None
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    epoch: int | None = None
+    """Grows when the client rewinds; messages carry it back so that stale ones are dropped."""
+
+
+# ---- from commands
 
 
 def broken_text(message: Message) -> str | None:
@@ -60,23 +209,23 @@ def broken_text(message: Message) -> str | None:
     """
     if not _may_hold_text(message.DESCRIPTOR):
         return None  # one call instead of one for each of a thousand message ids
-    for field, value in message.ListFields():
+    for kind, value in message.ListFields():
         if isinstance(value, bytes):
-            if field.type == field.TYPE_STRING:
-                return str(field.name)
+            if kind.type == kind.TYPE_STRING:
+                return str(kind.name)
         elif isinstance(value, Message):
             if broken := broken_text(value):
-                return f"{field.name}.{broken}"
-        elif field.type == field.TYPE_MESSAGE and _may_hold_text(field.message_type):
+                return f"{kind.name}.{broken}"
+        elif kind.type == kind.TYPE_MESSAGE and _may_hold_text(kind.message_type):
             for each in value:
                 if broken := broken_text(each):
-                    return f"{field.name}.{broken}"
+                    return f"{kind.name}.{broken}"
         elif (
-            field.type == field.TYPE_STRING
+            kind.type == kind.TYPE_STRING
             and not isinstance(value, str)
             and any(isinstance(each, bytes) for each in value)
         ):
-            return str(field.name)
+            return str(kind.name)
     return None
 
 
@@ -93,23 +242,6 @@ def _may_hold_text(kind: Descriptor) -> bool:
                 return True
             kinds += [field.message_type for field in each.fields if field.message_type]
     return False
-
-
-def asked_for(need: Need, command: Any) -> Iterator[tuple[Need, Resource]]:  # noqa: ANN401
-    """Yields what a command needs, and on which resource.
-
-    Raises `InvalidTopicNameError`, `NotAllowedError`.
-    """
-    match need.scope:
-        case Scope.TOPIC:
-            name = topic_name(command.topic)
-            yield need, name.resource(getattr(command, "subscription", ""))
-            if initial := getattr(command, "initial_subscription_name", ""):
-                yield CONSUME, name.resource(initial)
-        case Scope.NAMESPACE:
-            yield need, NamespaceName.parse(command.namespace).resource
-        case _:
-            yield need, CLUSTER_WIDE
 
 
 def topic_name(text: str) -> TopicName:
@@ -232,6 +364,20 @@ def position(message_id: pb.MessageIdData) -> Position:
 def unacked_mask(message_id: pb.MessageIdData) -> int | None:
     """The `ack_set` of a message id as one integer; None if it has none."""
     return mask_of_words(message_id.ack_set) if message_id.ack_set else None
+
+
+def mask_of_words(words: Sequence[int]) -> int:
+    """Convert an `ack_set` to one integer, in which bit i stands for message i of the batch.
+
+    The words are signed, 64 bits each, the least significant first; a set bit is a message that is
+    not acked. Raises `PositionError` above `ACK_SET_WORDS_MAX` words.
+    """
+    if len(words) > ACK_SET_WORDS_MAX:
+        raise PositionError(f"an ack set of {len(words)} words is longer than {ACK_SET_WORDS_MAX}")
+    mask = 0
+    for index, word in enumerate(words):
+        mask |= (word & _WORD_MASK) << (64 * index)
+    return mask
 
 
 def _signed(number: int) -> int:

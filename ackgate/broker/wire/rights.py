@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ackgate.broker.security import (
+    CLUSTER_WIDE,
     CONSUME,
     NO_METHOD,
     PRODUCE,
@@ -21,16 +22,18 @@ from ackgate.broker.security import (
     Credentials,
     NotAuthorizedError,
     Original,
+    Scope,
     decisions,
     need_of_command,
 )
 from ackgate.broker.wire import replies, requests
 from ackgate.broker.wire.errors import MetadataFailedError, ProtocolError, server_error
-from ackgate.broker.wire.session_context import Connection
+from ackgate.broker.wire.names import NamespaceName
+from ackgate.broker.wire.ports import Connection
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from ackgate.broker.security import Authorization, ClientIdentity, Need, Resource
     from ackgate.broker.wire.consumers import Consumers
@@ -192,7 +195,7 @@ class ClientRights:
         original = str(getattr(command, "original_principal", ""))
         if original and context.authentication is not None:
             identity = context.authentication.acting(identity, original)
-        for need, resource in requests.asked_for(need_of_command(name), command):
+        for need, resource in _asked_for(need_of_command(name), command):
             if unread := authorization.unread(identity, need, resource):
                 self._session.intake.hold("permissions")
                 reading = self._read_policies(authorization, unread)
@@ -240,3 +243,20 @@ def _original(command: pb.CommandConnect) -> Original:
     method, data = command.original_auth_method, command.original_auth_data
     credentials = Credentials(method, data.encode()) if method and data else None
     return Original(command.original_principal, credentials)
+
+
+def _asked_for(need: Need, command: Any) -> Iterator[tuple[Need, Resource]]:  # noqa: ANN401
+    """Yields what a command needs, and on which resource.
+
+    Raises `InvalidTopicNameError`, `NotAllowedError`.
+    """
+    match need.scope:
+        case Scope.TOPIC:
+            name = requests.topic_name(command.topic)
+            yield need, name.resource(getattr(command, "subscription", ""))
+            if initial := getattr(command, "initial_subscription_name", ""):
+                yield CONSUME, name.resource(initial)
+        case Scope.NAMESPACE:
+            yield need, NamespaceName.parse(command.namespace).resource
+        case _:
+            yield need, CLUSTER_WIDE

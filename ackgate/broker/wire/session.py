@@ -38,9 +38,9 @@ from ackgate.broker.security import NotAuthorizedError, decisions
 from ackgate.broker.wire import replies
 from ackgate.broker.wire.consumers import Consumers
 from ackgate.broker.wire.errors import BrokerError, ProtocolError, server_error
-from ackgate.broker.wire.frames import COMMAND_BYTES_EXTRA
 from ackgate.broker.wire.intake import Intake
 from ackgate.broker.wire.producers import Producers
+from ackgate.broker.wire.publish_buffer import COMMAND_BYTES_EXTRA
 from ackgate.broker.wire.rights import ClientRights
 from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, StorageError
 from ackgate.network import NOWHERE, and_left_out, peer_certificate
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from ackgate.broker.security import ClientIdentity
-    from ackgate.broker.wire.ports import MessageOut, ProducerPort
+    from ackgate.broker.wire.ports import FailureReply, ProducerPort, SessionContext
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.session_context import FailureReply, SessionContext
+    from ackgate.broker.wire.replies import MessageOut
     from ackgate.config.broker import BrokerSettings
     from ackgate.network import PeerCertificate, Urls
 
@@ -252,7 +252,7 @@ class Session(asyncio.Protocol):
     @property
     def settings(self) -> BrokerSettings:
         """The broker's settings as they are now."""
-        return self.context.settings.broker
+        return self.context.services.settings.broker
 
     @property
     def identity(self) -> ClientIdentity | None:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
 from tests.broker.bad_input.raw import (

@@ -13,7 +13,7 @@ from ackgate.broker.cluster.policies import namespace_policy_path
 from ackgate.broker.server import BrokerServer
 from ackgate.broker.wire.errors import ServiceNotReadyError
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import InitialPosition
+from ackgate.broker.wire.requests import InitialPosition
 from ackgate.cursor import Position
 from tests.broker.cluster.conftest import MemoryCluster
 from tests.broker.target import eventually

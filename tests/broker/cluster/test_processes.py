@@ -15,7 +15,7 @@ import pulsar
 import pytest
 
 from ackgate.broker.wire.errors import ServerError
-from ackgate.broker.wire.ports import InitialPosition
+from ackgate.broker.wire.requests import InitialPosition
 from ackgate.cursor import Position
 from ackgate.testing import BrokerCluster, BrokerProcess
 from ackgate.testing.proxy import ProxyMode

@@ -13,7 +13,7 @@ import pytest
 
 from ackgate.broker.security.tokens import new_key_pair, private_key, sign
 from ackgate.broker.wire.errors import ServerError
-from ackgate.broker.wire.frames import HANDSHAKE_FRAME_BYTES_MAX
+from ackgate.broker.wire.intake import HANDSHAKE_FRAME_BYTES_MAX
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.protocol_server import HALF_OPEN_MAX
 from ackgate.config.load import load_settings

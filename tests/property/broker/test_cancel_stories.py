@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ackgate.broker.delayed.cancel import CancelOutcome
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.errors import AckGateError, OwnershipError
 from tests.property.broker.test_delayed_delivery import BUCKETS, GATED, Story
 from tests.support.bare_broker import loop_clock_ms

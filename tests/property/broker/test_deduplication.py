@@ -20,8 +20,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from ackgate.broker.topic.deduplication import Deduplication, SequenceIds, Verdict, sequence_ids
-from ackgate.broker.wire.entry import Entry, unpack
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import Entry, seal_entry, unpack
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
 from ackgate.persistence.messages.frame import metadata_span

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.errors import OwnershipError
 from tests.support.bare_broker import loop_clock_ms
 from tests.support.faults import Fault, Rule

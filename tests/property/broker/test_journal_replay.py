@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
 from ackgate.persistence.deliveries.columns import EventKind

@@ -12,20 +12,20 @@ from hypothesis import example, given
 
 from ackgate.broker.schemas.avro_compatibility import parse
 from ackgate.broker.wire import replies
+from ackgate.broker.wire.entry import entry_metadata, seal_entry
 from ackgate.broker.wire.errors import (
     ChecksumError,
     IncompatibleSchemaError,
     InvalidTopicNameError,
     ProtocolError,
 )
-from ackgate.broker.wire.frames import FrameDecoder, entry_metadata, seal_entry
+from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import MessageOut
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.replies import varint
+from ackgate.broker.wire.replies import MessageOut, varint
 
 if TYPE_CHECKING:
-    from ackgate.broker.wire.frames import Frame
+    from ackgate.broker.wire.intake import Frame
 
 FRAME_BYTES_MAX = 2_000
 EDGES = [0, 1, 127, 128, 16_383, 16_384, 2**28 - 1, 2**28, 2**32, 2**63 - 1, 2**64 - 1]

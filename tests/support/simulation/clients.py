@@ -9,25 +9,25 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ackgate.broker.wire.frames import seal_entry
-from ackgate.broker.wire.ports import (
+from ackgate.broker.wire.entry import seal_entry
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.requests import (
     InitialPosition,
     ProducerRequest,
     SubscribeRequest,
     SubscriptionType,
-    words_of_mask,
 )
-from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
 from tests.support.simulation.facts import Key, violated
+from tests.support.wire_client import words_of_mask
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import MessageOut
+    from ackgate.broker.wire.replies import MessageOut
     from tests.support.simulation.facts import SubscriptionFacts, TopicFacts
     from tests.support.simulation.loop import Process
     from tests.support.simulation.network import Connection

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ackgate.broker.topic.topic import NO_POSITION
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.cursor import Position
 from ackgate.dispatcher import PauseReason
 from ackgate.persistence.messages.entry import parse_metadata
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.topic.topic import Topic
-    from ackgate.broker.wire.ports import MessageOut
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.replies import MessageOut
     from ackgate.cursor import ManagedCursor
     from ackgate.persistence.cursors.store import CursorStore
     from tests.support.simulation.plan import Plan

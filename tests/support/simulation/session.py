@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ackgate.broker.wire.entry import entry_metadata
 from ackgate.broker.wire.errors import BrokerError, ServerError, ServiceNotReadyError
-from ackgate.broker.wire.frames import entry_metadata
 from ackgate.errors import AckGateError
 from ackgate.network import NOWHERE, Urls
 
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import (
-        MessageOut,
-        ProducerPort,
-        ProducerRequest,
-        SubscribeRequest,
-    )
+    from ackgate.broker.wire.ports import ProducerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.replies import MessageOut
+    from ackgate.broker.wire.requests import ProducerRequest, SubscribeRequest
     from ackgate.cursor import Position
     from tests.support.simulation.network import Connection
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.cluster.policies import namespace_policy_path
 from ackgate.broker.wire.names import NamespaceName, TopicName
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.errors import AckGateError, ConfigurationError
 from ackgate.persistence.buckets.registry import snapshot_ids
 from ackgate.persistence.metadata.memory import MemoryMetadataStore

@@ -11,7 +11,7 @@ from ackgate.broker.topic.deduplication import (
     Verdict,
     sequence_ids,
 )
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
 

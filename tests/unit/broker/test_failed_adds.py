@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from ackgate.broker.topic.registry import TopicRegistry
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import ProducerRequest
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.requests import ProducerRequest
 from ackgate.config.settings import Given, Settings
 from ackgate.cursor import Span
 from ackgate.errors import LedgerWriteError, StorageError

@@ -6,7 +6,7 @@ import pytest
 
 from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import InitialPosition
+from ackgate.broker.wire.requests import InitialPosition
 from ackgate.errors import OwnershipError
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.metadata.memory import MemoryTree

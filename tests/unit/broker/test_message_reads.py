@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker.wire.entry import ENTRY_FORM, Entry
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import ENTRY_FORM, Entry, seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import MessageLedgers, Span
 from ackgate.errors import AckGateError, DigestMismatchError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ackgate.broker.topic.subscription import READER_RETURN_MS
-from ackgate.broker.wire.frames import seal_entry
-from ackgate.broker.wire.ports import KeySharedRequest, SubscribeRequest, SubscriptionType
+from ackgate.broker.wire.entry import seal_entry
+from ackgate.broker.wire.requests import KeySharedRequest, SubscribeRequest, SubscriptionType
 from ackgate.config.broker import BrokerSettings
 from ackgate.config.settings import Settings
 from ackgate.cursor import EARLIEST, Position

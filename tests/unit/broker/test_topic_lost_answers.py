@@ -17,7 +17,7 @@ from ackgate.broker.topic.subscription import SubscriptionDriver
 from ackgate.broker.topic.topic import Topic
 from ackgate.broker.wire.errors import TopicNotFoundError
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import InitialPosition
+from ackgate.broker.wire.requests import InitialPosition
 from ackgate.errors import AckGateError, SessionLostError
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.metadata.memory import MemoryTree

@@ -9,7 +9,7 @@ import pytest
 from ackgate.broker.topic.producers import Producer, TopicProducers
 from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import AccessMode, ProducerRequest
+from ackgate.broker.wire.requests import AccessMode, ProducerRequest
 from ackgate.network import NOWHERE, Urls
 
 TOPIC = TopicName.parse("t")

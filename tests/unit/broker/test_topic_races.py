@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ServiceNotReadyError
-from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import (
+from ackgate.broker.wire.requests import (
     AccessMode,
     InitialPosition,
     ProducerRequest,

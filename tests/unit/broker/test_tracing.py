@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ackgate.broker.topic import Tracing, tracing
 from ackgate.broker.wire import ProducerRequest, SubscriptionType
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.errors import StorageError
 from ackgate.persistence.records.envelope import Compression, compressed

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from ackgate.broker.wire.errors import ServerError
-from ackgate.broker.wire.ports import MessageOut, SubscribeRequest, SubscriptionType
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import MessageOut
+from ackgate.broker.wire.requests import SubscribeRequest, SubscriptionType
 from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.errors import ConsumerBusyError
 from tests.support import wire_client

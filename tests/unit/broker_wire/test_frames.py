@@ -7,8 +7,9 @@ import struct
 import google_crc32c
 import pytest
 
+from ackgate.broker.wire.entry import entry_metadata, seal_entry
 from ackgate.broker.wire.errors import ChecksumError, FrameTooLargeError, ProtocolError
-from ackgate.broker.wire.frames import FrameDecoder, entry_metadata, seal_entry
+from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ProducerBusyError, ServerError
-from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.errors import MetadataDiskFullError
 from ackgate.persistence.records.envelope import Compression, compressed

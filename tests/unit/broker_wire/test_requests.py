@@ -14,13 +14,8 @@ from ackgate.broker.wire.errors import (
     NotAllowedError,
 )
 from ackgate.broker.wire.names import InvalidNameError
-from ackgate.broker.wire.ports import (
-    AccessMode,
-    InitialPosition,
-    SchemaType,
-    SubscriptionType,
-)
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.requests import AccessMode, InitialPosition, SchemaType, SubscriptionType
 from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import AckGateError, ConsumerAssignError

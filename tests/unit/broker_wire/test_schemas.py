@@ -11,7 +11,7 @@ from ackgate.broker.schemas.compatibility import check_compatible, check_reader,
 from ackgate.broker.schemas.registry import DEFINITION_BYTES_MAX, SchemaRegistry, version_bytes
 from ackgate.broker.wire.errors import IncompatibleSchemaError
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import ProducerRequest, Schema, SchemaType
+from ackgate.broker.wire.requests import ProducerRequest, Schema, SchemaType
 from ackgate.config.broker import BrokerSettings
 from ackgate.errors import CorruptRecordError, NodeExistsError
 from ackgate.persistence import MemoryMetadataStore

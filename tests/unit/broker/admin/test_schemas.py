@@ -6,7 +6,7 @@ import pytest
 
 from ackgate.broker.admin.schemas import schema_json
 from ackgate.broker.schemas.registry import version_bytes
-from ackgate.broker.wire.ports import Schema, SchemaType, StoredSchema
+from ackgate.broker.wire.requests import Schema, SchemaType, StoredSchema
 
 
 def told(kind: SchemaType, definition: bytes) -> str:

@@ -18,7 +18,7 @@ from ackgate.broker.delayed.cancel import (
     SubscriptionOutcome,
 )
 from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError
-from ackgate.broker.wire.ports import InitialPosition, SubscriptionType
+from ackgate.broker.wire.requests import InitialPosition, SubscriptionType
 from ackgate.cursor import EARLIEST, Position
 from ackgate.errors import CallerError, PersistTimeoutError
 from ackgate.persistence import MemoryMetadataStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.subscription.reading import CursorReads
 from tests.support.bare_broker import loop_clock_ms
 from tests.support.faults import Fault, Rule

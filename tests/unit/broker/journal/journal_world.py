@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import (
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import MessageOut
+from ackgate.broker.wire.requests import (
     InitialPosition,
     KeySharedRequest,
-    MessageOut,
     ProducerRequest,
     SubscribeRequest,
     SubscriptionType,
 )
-from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.config.settings import Given, Settings
 from ackgate.cursor import Position
 from ackgate.persistence import MemoryMetadataStore

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from ackgate.broker.journal import writer
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.ports import KeySharedRequest, SubscriptionType
+from ackgate.broker.wire.requests import KeySharedRequest, SubscriptionType
 from ackgate.cursor import Position
 from ackgate.errors import OwnershipError
 from ackgate.persistence import MemoryMetadataStore, PersistOutcome
