@@ -67,10 +67,13 @@ class ConsumedSubscription(Protocol):
         self,
         consumer: Consumer,
         positions: Sequence[Position],
-        parts: Sequence[tuple[Position, int]],
+        partial: Sequence[tuple[Position, int]],
         receipt: object,
     ) -> None:
-        """Ack single entries as a whole, and parts of batches."""
+        """Ack single entries as a whole, and `partial` ones: batches of which some messages are acked.
+
+        Of those, the mask of the messages that stay unacked.
+        """
 
     def ack_cumulative(
         self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
@@ -94,10 +97,10 @@ class ConsumedSubscription(Protocol):
 
 
 class _Acks(NamedTuple):
-    """The individual acks of some commands: whole entries, and parts of batches."""
+    """The individual acks of some commands: whole entries, and batches with their unacked mask."""
 
     whole: list[Position]
-    parts: list[tuple[Position, int]]
+    partial: list[tuple[Position, int]]
     request_ids: list[int]
 
 
@@ -130,8 +133,6 @@ class Consumer:
         self.connected_since = time.time()
         self.bytes_out = 0
         self.is_closed = False
-        self.knows_end = False
-        """Whether REACHED_END_OF_TOPIC was sent."""
         key_shared = request.key_shared
         self.hash_ranges = tuple(
             (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
@@ -193,7 +194,7 @@ class Consumer:
         if not commands:
             return
         try:
-            self.subscription.ack(self, acks.whole, acks.parts, self._asked(acks.request_ids))
+            self.subscription.ack(self, acks.whole, acks.partial, self._asked(acks.request_ids))
         except CallerError as error:
             if len(commands) == 1:
                 self._refuse(acks.request_ids, error)
@@ -296,17 +297,17 @@ class Consumer:
 
 def _gather(command: pb.CommandAck, acks: _Acks) -> None:
     """Add the acks of a command. Raises `PositionError`, and adds nothing then."""
-    whole_before, parts_before = len(acks.whole), len(acks.parts)
+    whole_before, partial_before = len(acks.whole), len(acks.partial)
     try:
         for message_id in command.message_id:
             position = Position(message_id.ledgerId, message_id.entryId)
             words = message_id.ack_set
             if words:
-                acks.parts.append((position, mask_of_words(words)))
+                acks.partial.append((position, mask_of_words(words)))
             else:
                 acks.whole.append(position)
     except PositionError:
-        del acks.whole[whole_before:], acks.parts[parts_before:]
+        del acks.whole[whole_before:], acks.partial[partial_before:]
         raise
     if command.HasField("request_id"):
         acks.request_ids.append(command.request_id)

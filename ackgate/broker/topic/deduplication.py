@@ -19,9 +19,11 @@ Several entries may share a sequence id, and one entry may hold many:
 
 Ids are signed, as in Java, whatever the wire calls them.
 
-Pure. `TopicDeduplication` keeps it: the map is saved as the long properties of the cursor
-``pulsar.dedup``, whose mark-delete says up to which entry it holds; at load the entries after it
-are replayed.
+Pure but for `TopicDeduplication`, which keeps the map as the long properties of the cursor
+``pulsar.dedup``; the mark-delete says up to which entry it holds. The map is saved every so many entries;
+entries after the last save are replayed at load, so nothing depends on a save. Of chunks of a message
+that is not complete, and of batches between whose ids others are missing, the map says nothing: the
+cursor stays before them, for as many entries as lie between two saves.
 """
 
 from __future__ import annotations
@@ -29,19 +31,23 @@ from __future__ import annotations
 import enum
 from array import array
 from operator import lt
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
 from ackgate.broker.wire import repacked, unpack
+from ackgate.cursor import Position
 from ackgate.persistence.messages.frame import metadata_span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ackgate.broker.wire import Batch, Entry
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.cursor import Position
+    from ackgate.config.broker import BrokerSettings
+    from ackgate.errors import OwnershipError
+    from ackgate.persistence.cursors.store import CursorStore
+    from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.persistence.proto.message_pb2 import MessageMetadata as StoredMetadata
 
 CHUNKS_REMEMBERED_MAX: Final = 10_000
@@ -49,6 +55,9 @@ CHUNKS_REMEMBERED_MAX: Final = 10_000
 
 UNFINISHED_MAX: Final = 1_000
 """Unfinished messages kept of one producer; beyond that, the chunks of the oldest are forgotten."""
+
+REPLAY_ENTRIES: Final = 1_000
+"""Entries per read while the map is rebuilt."""
 
 GAPPED_MAX: Final = 1_000
 """Batches with open gaps kept of one producer; beyond that, the oldest are forgotten."""
@@ -339,3 +348,82 @@ class Deduplication:
 
 def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
+
+
+# ---- what is stored of it
+
+
+class TopicDeduplication:
+    """De-duplication of one topic: checks publishes, and saves the ids. Make it with `load`."""
+
+    def __init__(
+        self, ledger: ManagedLedger[Entry], store: CursorStore, settings: BrokerSettings
+    ) -> None:
+        self.ids = Deduplication(
+            store.cursor.properties, settings.broker_deduplication_max_number_of_producers
+        )
+        self._ledger = ledger
+        self._store = store
+        self._save_interval_entries = settings.broker_deduplication_entries_interval
+        self._unsaved_entries = 0
+
+    async def load(self) -> None:
+        """Rebuild the map from the messages after the last save, and save it."""
+        cursor, ledgers = self._store.cursor, self._ledger.ledgers
+        while cursor.read_position <= ledgers.last_confirmed:
+            spans = cursor.unacked_spans(cursor.read_position, REPLAY_ENTRIES)
+            if not spans:
+                break
+            for entry in await self._ledger.reads.read(spans):
+                self.ids.replay(entry)
+            cursor.seek(Position(spans[-1].ledger_id, spans[-1].stop))
+        self.save()
+
+    @property
+    def persisted_mark_delete(self) -> Position:
+        """Messages up to here are not needed any more to rebuild the map."""
+        return self._store.persisted_mark_delete
+
+    def confirmed(self, entries: Sequence[Entry], contexts: Sequence[Any]) -> None:
+        """Record entries that became durable. Each context has `producer` and `sequence_ids`."""
+        for entry, context in zip(entries, contexts, strict=True):
+            if context.sequence_ids is not None:
+                self.ids.confirmed(context.producer.name, context.sequence_ids, entry.position)
+        self._unsaved_entries += len(contexts)
+        if self._unsaved_entries >= self._save_interval_entries:
+            self.save()
+
+    def save(self) -> None:
+        """Write the map soon, as of the end of the topic.
+
+        Once the cursor is closed nothing is saved: the next owner rebuilds it from the messages.
+        """
+        cursor = self._store.cursor
+        through = self._known_through()
+        if through > cursor.mark_delete and not cursor.is_sealed:
+            cursor.ack_cumulative(through, properties=self.ids.saved())
+            self._store.notify()
+        self._unsaved_entries = 0
+
+    def _known_through(self) -> Position:
+        """The last position up to which the map alone is sufficient."""
+        ledgers = self._ledger.ledgers
+        last = ledgers.last_confirmed
+        needed = [
+            position
+            for position in self.ids.needed_positions()
+            if ledgers.count_between(position, last) < self._save_interval_entries
+        ]
+        return ledgers.previous(min(needed)) if needed else last
+
+    async def close(self) -> None:
+        self.save()
+        await self._store.close()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Stop at once, and write no more."""
+        self._store.abandon(error)
+
+    async def delete(self) -> None:
+        """Delete the cursor and the stored map."""
+        await self._store.delete()

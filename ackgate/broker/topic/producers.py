@@ -212,7 +212,7 @@ class TopicProducers:
                 continue
             self._by_name[heir.name] = heir
             heir.is_ready = True
-            heir.session.send_producer_ready(heir.producer_id, heir)
+            heir.session.send_producer_ready(heir.producer_id)
 
     def disconnect_all(self, urls: Urls = NOWHERE) -> None:
         """Close all producers because the topic is being closed.

@@ -252,7 +252,7 @@ class SubscriptionDriver:
 
     # ---------------------------------------------------------------- consumers
 
-    async def add_consumer(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
+    def add_consumer(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
         """Attach a consumer. Raises `ConsumerBusyError`, `ConsumerAssignError`."""
         self._check_idle()
         consumer = Consumer(self, session, request, self._next_key)
@@ -305,10 +305,10 @@ class SubscriptionDriver:
         self,
         consumer: Consumer,
         positions: Sequence[Position],
-        parts: Sequence[tuple[Position, int]],
+        partial: Sequence[tuple[Position, int]],
         receipt: object,
     ) -> None:
-        self.core.ack(consumer, positions, parts=parts, receipt=receipt, now_ms=self._now_ms)
+        self.core.ack(consumer, positions, parts=partial, receipt=receipt, now_ms=self._now_ms)
         if self._tracing is not None:
             since = consumer.session.received_at
             self._tracing.acked(consumer.name, positions, since, receipt)

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ackgate.broker.cluster import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
 from ackgate.broker.delayed import CancelledMessages, SharedDelays, settings_of_cancelled
 from ackgate.broker.journal import UNKNOWN_TIME, TopicJournaling, key_of_entry, time_of_entry
-from ackgate.broker.topic.deduplication import SequenceIds, Verdict, sequence_ids
+from ackgate.broker.topic.deduplication import (
+    SequenceIds,
+    TopicDeduplication,
+    Verdict,
+    sequence_ids,
+)
 from ackgate.broker.topic.opening import SubscriptionOpening
 from ackgate.broker.topic.producers import Producer, TopicProducers
-from ackgate.broker.topic.topic_deduplication import TopicDeduplication
 from ackgate.broker.wire import (
     ENTRY_FORM,
     Entry,
@@ -306,7 +310,7 @@ class Topic:
         name = request.name or self.services.next_producer_name()
         producer = Producer(self, session, request, name)
         if self._dedup is not None:
-            producer.last_sequence_id = self._dedup.producers.last_sequence_id(name)
+            producer.last_sequence_id = self._dedup.ids.last_sequence_id(name)
         await self.producers.add(producer)
         self.last_used = time.monotonic()
         return producer
@@ -330,7 +334,7 @@ class Topic:
         if self._dedup is not None:
             ids = sequence_ids(sequence_id, highest_sequence_id, entry, metadata)
         if self._dedup is not None and ids is not None:
-            match self._dedup.producers.check(producer.name, ids):
+            match self._dedup.ids.check(producer.name, ids):
                 case Verdict.DUPLICATE:
                     producer.session.send_receipts(
                         producer.producer_id,
@@ -346,9 +350,7 @@ class Topic:
                     )
                     return
                 case Verdict.PARTLY:
-                    rest = self._dedup.producers.without_durable(
-                        producer.name, ids, entry, metadata
-                    )
+                    rest = self._dedup.ids.without_durable(producer.name, ids, entry, metadata)
                     entry, num_messages = rest or (entry, num_messages)
                 case Verdict.NEW:
                     pass
@@ -411,7 +413,7 @@ class Topic:
         code = server_error(error)
         for producer, sequence_id, *_ in contexts:
             if self._dedup is not None:
-                self._dedup.producers.failed(producer.name)
+                self._dedup.ids.failed(producer.name)
             if not isinstance(error, OwnershipError):
                 producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
         if not self.is_closing:
@@ -476,12 +478,10 @@ class Topic:
         try:
             self.check_open()
             self._opening.check_consumer_limits(request)  # others may have come meanwhile
-            consumer = await subscription.add_consumer(session, request)
+            return subscription.add_consumer(session, request)
         except BaseException:
             subscription.end_if_unread()
             raise
-        subscription.report_end_if_reached()
-        return consumer
 
     async def subscription(
         self,

@@ -106,7 +106,7 @@ class SessionPort(Protocol):
         self, consumer_id: int, request_id: int, error: int, message: str
     ) -> None: ...
 
-    def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
+    def send_producer_ready(self, producer_id: int) -> None:
         """Let a producer publish that waited for exclusive access (`is_ready` was False)."""
 
     def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:

@@ -499,7 +499,7 @@ def schema_refused(request_id: int, code: int, message: str) -> bytes:
     return encode(command)
 
 
-# ---- shared parts
+# ---- fields that several replies have
 
 
 class _Failure(Protocol):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from ackgate.broker.security import ClientIdentity
-    from ackgate.broker.wire.ports import FailureReply, ProducerPort, SessionContext
+    from ackgate.broker.wire.ports import FailureReply, SessionContext
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.replies import MessageOut
     from ackgate.config.broker import BrokerSettings
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION: Final = 21
 """v21: what a broker must know of it is that SUBSCRIBE may carry an AUTO_CONSUME schema. What came
-before and needs a broker's part (GetOrCreateSchema 15, ack receipts 17, ...) is all there, but for
+before and asks something of a broker (GetOrCreateSchema 15, ack receipts 17, ...) is all there, but for
 transactions (19), which are refused one by one."""
 
 PROTOCOL_VERSION_MIN: Final = 6
@@ -508,7 +508,7 @@ class Session(asyncio.Protocol):
     def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
         self.producers.send_error(producer_id, sequence_id, error, message)
 
-    def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:  # noqa: ARG002
+    def send_producer_ready(self, producer_id: int) -> None:
         """PRODUCER_SUCCESS, for the second time: exclusive access was won."""
         self.producers.ready(producer_id)
 

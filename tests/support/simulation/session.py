@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ProducerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.replies import MessageOut
     from ackgate.broker.wire.requests import ProducerRequest, SubscribeRequest
@@ -290,7 +289,7 @@ class SimulatedSession:
         text = f"{ServerError(error).name}: {message}"
         self._tell(self._client.acks_answered, consumer_id, [request_id], text)
 
-    def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
+    def send_producer_ready(self, producer_id: int) -> None:
         """See `SessionPort`. Nobody waits for exclusive access here."""
 
     def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:

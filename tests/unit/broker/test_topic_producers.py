@@ -26,7 +26,7 @@ class Session:
     def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
         self.closed.append(producer_id)
 
-    def send_producer_ready(self, producer_id: int, producer: object) -> None:
+    def send_producer_ready(self, producer_id: int) -> None:
         self.ready.append(producer_id)
 
 

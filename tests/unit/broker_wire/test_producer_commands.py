@@ -279,7 +279,7 @@ async def test_a_producer_that_waits_for_exclusive_access_is_told_twice() -> Non
         memory = topic_of(server).producers[1]
         memory.is_ready = True
         memory.topic_epoch = 4
-        memory.session.send_producer_ready(waiting.producer_id, memory)
+        memory.session.send_producer_ready(waiting.producer_id)
         await client.until(lambda: client.events)
         ready = client.events[-1].producer_success
         assert ready.producer_ready
@@ -296,7 +296,7 @@ async def test_who_asked_again_while_it_waited_is_told_by_its_last_request() -> 
         await client.request(producer_command(waiting.producer_id, 900), 900)
         memory = topic_of(server).producers[1]
         memory.is_ready = True
-        memory.session.send_producer_ready(waiting.producer_id, memory)
+        memory.session.send_producer_ready(waiting.producer_id)
         await client.until(lambda: client.events)
         assert client.events[-1].producer_success.request_id == 900
 
