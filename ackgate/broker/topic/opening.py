@@ -117,7 +117,7 @@ class SubscriptionOpening:
         if name in HIDDEN_CURSORS:
             raise NotAllowedError(f"subscription name {name} is reserved")
         most = broker.max_subscriptions_per_topic
-        if most and len(topic.subscriptions) >= most:
+        if most and len(topic.subscriptions) + len(self._under_way) >= most:
             raise NotAllowedError(f"topic {topic.name} has {most} subscriptions, the most allowed")
         if by_client and not broker.allow_auto_subscription_creation:
             raise SubscriptionNotFoundError(

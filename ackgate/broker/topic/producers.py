@@ -173,6 +173,13 @@ class TopicProducers:
         Raises `ProducerBusyError` (name taken, exclusive holder), `ProducerFencedError`,
         `ServiceNotReadyError`.
         """
+        try:
+            await self._admit(producer)
+        except BaseException:
+            await self._admit_heirs()  # it may have kept them waiting, or taken its own old place
+            raise
+
+    async def _admit(self, producer: Producer) -> None:
         self._check_name(producer)
         match producer.access_mode:
             case AccessMode.SHARED:
@@ -203,7 +210,11 @@ class TopicProducers:
             self._waiting.remove(producer)
         if self._holder is producer:
             self._holder = None
-        while self._waiting and not self._by_name:
+        await self._admit_heirs()
+
+    async def _admit_heirs(self) -> None:
+        """If the topic has no producer, give it to the first of those that wait."""
+        while self._waiting and not self._by_name and self._holder is None:
             heir = self._waiting.pop(0)
             try:
                 await self._hold(heir)

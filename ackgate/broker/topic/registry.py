@@ -413,14 +413,18 @@ class TopicRegistry:
             broker.broker_delete_inactive_topics_max_inactive_duration_seconds
             or broker.broker_delete_inactive_topics_frequency_seconds
         )
-        now = time.monotonic()
-        mode = broker.broker_delete_inactive_topics_mode
-        for topic in self:
+
+        async def delete_if_inactive(topic: Topic) -> None:
+            now = time.monotonic()
             if topic.is_used:
                 topic.last_used = now
-            elif now - topic.last_used >= idle_seconds_max and topic.is_deletable(mode):
+            elif now - topic.last_used >= idle_seconds_max and topic.is_deletable(
+                broker.broker_delete_inactive_topics_mode
+            ):
                 log.info("topic %s is inactive and is deleted", topic.name)
                 await self.delete(topic.name, force=False)
+
+        await self.for_each(delete_if_inactive)
 
 
 def _node_path(name: TopicName) -> str:

@@ -623,7 +623,12 @@ class Topic:
         )
         if ttl_seconds > 0:
             for subscription in list(self.subscriptions.values()):
-                await subscription.expire_older_than(ttl_seconds)
+                try:
+                    await subscription.expire_older_than(ttl_seconds)
+                except AckGateError as error:  # the others' messages are as old
+                    log.warning(
+                        "topic %s: nothing expires for %s: %s", self.name, subscription.name, error
+                    )
 
     async def keep_ledgers(self) -> None:
         """Roll over the current ledger if it is time; delete ledgers that need not be kept."""

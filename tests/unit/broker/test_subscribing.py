@@ -10,7 +10,14 @@ import pytest
 
 from ackgate.broker.topic.subscription import READER_RETURN_MS
 from ackgate.broker.wire.entry import seal_entry
-from ackgate.broker.wire.requests import KeySharedRequest, SubscribeRequest, SubscriptionType
+from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.requests import (
+    InitialPosition,
+    KeySharedRequest,
+    SubscribeRequest,
+    SubscriptionType,
+)
 from ackgate.config.broker import BrokerSettings
 from ackgate.config.settings import Settings
 from ackgate.cursor import EARLIEST, Position
@@ -116,6 +123,67 @@ def test_consumers_that_come_at_once_to_a_new_subscription_are_limited_too() -> 
         )
         assert len(topic.subscriptions["s"].consumers) == 2
         assert [isinstance(each, ConsumerBusyError) for each in results].count(True) == 2
+
+    run(main())
+
+
+def test_subscriptions_that_are_made_at_once_are_limited_too() -> None:
+    async def main() -> None:
+        registry = bare_broker(
+            MemoryLedgerClient(),
+            MemoryMetadataStore(),
+            settings=Settings(broker=BrokerSettings(max_subscriptions_per_topic=2)),
+        )
+        topic = await registry.topic(NAME, create=True)
+        results = await asyncio.gather(
+            *(attach(topic, subscribe_request(name)) for name in "abcd"), return_exceptions=True
+        )
+        assert len(topic.subscriptions) == 2
+        assert [isinstance(each, NotAllowedError) for each in results].count(True) == 2
+
+    run(main())
+
+
+def test_an_inactive_topic_that_cannot_be_deleted_does_not_keep_the_others() -> None:
+    async def main() -> None:
+        never = Rule(Fault.FAIL, "metadata.delete", "*/t", times=None)
+        registry = bare_broker(
+            MemoryLedgerClient(),
+            FaultyMetadataStore(MemoryMetadataStore(), World(never).plan),
+            settings=Settings(broker=BrokerSettings(broker_delete_inactive_topics_enabled=True)),
+        )
+        other = TopicName.parse("persistent://public/default/u")
+        for name in (NAME, other):
+            (await registry.topic(name, create=True)).last_used -= 3_600
+        await registry.delete_inactive()
+        assert await registry.exists(NAME)
+        assert not await registry.exists(other)
+
+    run(main())
+
+
+def test_a_subscription_that_cannot_be_persisted_does_not_keep_others_from_expiring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        registry = bare_broker(
+            MemoryLedgerClient(),
+            MemoryMetadataStore(),
+            settings=Settings(broker=BrokerSettings(ttl_duration_default_in_seconds=1)),
+        )
+        topic = await registry.topic(NAME, create=True)
+        first, second = [
+            await topic.subscription(name, InitialPosition.EARLIEST) for name in ("a", "b")
+        ]
+        await publish(topic, 4)
+        await asyncio.sleep(3_600)
+
+        async def fail(_: int) -> int:
+            raise PersistenceFailedError("not durable yet")
+
+        monkeypatch.setattr(first, "expire_older_than", fail)
+        await topic.expire_messages()
+        assert second.cursor.backlog_entries == 0
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ from ackgate.broker.topic.producers import Producer, TopicProducers
 from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.requests import AccessMode, ProducerRequest
+from ackgate.errors import MetadataStoreError
 from ackgate.network import NOWHERE, Urls
 
 TOPIC = TopicName.parse("t")
@@ -69,6 +71,64 @@ async def test_a_name_is_held_by_one_live_producer(producers: TopicProducers) ->
     await producers.add(producer("p"))
     with pytest.raises(ProducerBusyError, match="'p'"):
         await producers.add(producer("p"))
+
+
+class FailingEpochs:
+    """A store of the topic epoch that fails once it is let go on, and works from then on."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.is_failing = True
+
+    async def __call__(self, epoch: int) -> None:
+        await self.goes_on.wait()
+        if self.is_failing:
+            self.is_failing = False
+            raise MetadataStoreError("no answer")
+
+
+async def test_who_waits_for_one_that_could_not_be_admitted_is_admitted() -> None:
+    epochs = FailingEpochs()
+    producers = TopicProducers("t", None, epochs)
+    first = asyncio.ensure_future(producers.add(producer("first", AccessMode.EXCLUSIVE)))
+    await asyncio.sleep(0)
+    waiting = producer("waiting", AccessMode.WAIT_FOR_EXCLUSIVE)
+    await producers.add(waiting)
+    epochs.goes_on.set()
+    with pytest.raises(MetadataStoreError):
+        await first
+    assert waiting.is_ready
+    assert list(producers) == [waiting]
+
+
+async def test_one_that_waits_and_leaves_does_not_give_away_what_another_is_getting() -> None:
+    epochs = FailingEpochs()
+    epochs.is_failing = False
+    producers = TopicProducers("t", None, epochs)
+    first = producer("first", AccessMode.EXCLUSIVE)
+    adding = asyncio.ensure_future(producers.add(first))
+    await asyncio.sleep(0)
+    leaving, staying = (producer(name, AccessMode.WAIT_FOR_EXCLUSIVE) for name in "ab")
+    for waiting in (leaving, staying):
+        await producers.add(waiting)
+    epochs.goes_on.set()
+    await producers.remove(leaving)
+    await adding
+    assert list(producers) == [first]
+    assert not staying.is_ready
+
+
+async def test_who_waits_gets_the_place_of_a_dead_connection_that_came_back_in_vain(
+    producers: TopicProducers,
+) -> None:
+    session = Session()
+    await producers.add(producer("p", session=session))
+    waiting = producer("w", AccessMode.WAIT_FOR_EXCLUSIVE)
+    await producers.add(waiting)
+    session.is_open = False
+    with pytest.raises(ProducerBusyError):
+        await producers.add(producer("p"))
+    assert waiting.is_ready
 
 
 async def test_who_was_fenced_does_not_fence_its_successor(producers: TopicProducers) -> None:
