@@ -23,7 +23,7 @@ from ackgate.broker.wire.protocol_server import ProtocolServer
 from ackgate.config.broker import BrokerSettings
 from ackgate.cursor import Position
 from ackgate.persistence import MemoryMetadataStore
-from tests.support.memory_topics import LEDGER_ID, MemoryRegistry
+from tests.support.memory_topics import LEDGER_ID, MemoryRegistry, ServedHere
 from tests.support.wire_client import EARLIEST, WireClient
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ async def serve(messages: int, payload: int) -> None:
     """Serve, and measure what the client process does phase by phase."""
     settings: Any = SimpleNamespace(settings=SimpleNamespace(broker=BrokerSettings()))
     server = ProtocolServer(
-        settings, MemoryRegistry(keeps_acks=False), SchemaRegistry(MemoryMetadataStore())
+        settings,
+        MemoryRegistry(keeps_acks=False),
+        SchemaRegistry(MemoryMetadataStore()),
+        ServedHere(),
     )
     port = await server.listen("127.0.0.1", 0)
-    server.advertise(f"pulsar://127.0.0.1:{port}")
     ours, theirs = PIPES.Pipe()
     client = PIPES.Process(target=run_client, args=(theirs, port, messages, payload))
     client.start()

@@ -228,6 +228,7 @@ class BrokerServer:
             services,
             self.registry,
             self.schemas,
+            self.ownership,
             services.publish_buffer,
             authentication,
             self.authorization,
@@ -303,7 +304,6 @@ class BrokerServer:
                 "pulsar+ssl", self._protocol, broker.broker_service_port_tls, self._tls.protocol
             ),
         )
-        self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin import Peers, serve_http  # noqa: PLC0415 - after the port answers
 
         self._peers = Peers(

@@ -9,12 +9,13 @@ are written down and answered at once. What is asked of it is kept, so that a te
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ackgate.broker.wire.errors import TopicNotFoundError
 from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
 from ackgate.broker.wire.requests import InitialPosition, SubscriptionType
 from ackgate.cursor import Position
+from ackgate.network import NOWHERE, Urls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,30 @@ class MemoryRegistry:
             await self.gate.wait()
         if self.failure is not None:
             raise self.failure
+
+
+class ServedHere:
+    """The owner of every topic, at one address, which is also what a lookup finds."""
+
+    is_here = is_owner = True
+
+    def __init__(self, service: Urls = NOWHERE) -> None:
+        self.service = service
+
+    def location_now(self, topic: TopicName) -> Self:
+        """Every topic is served here."""
+        del topic
+        return self
+
+    async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Self:
+        """Every topic is served here."""
+        del topic, is_authoritative
+        return self
+
+    def reached_by(self, located: Self, listener: str) -> Urls:
+        """One address for all listeners."""
+        del located, listener
+        return self.service
 
 
 class MemoryTopic:

@@ -183,10 +183,7 @@ class Consumers:
         if consumer is None:
             raise ConsumerNotFoundError(f"Consumer {command.consumer_id} not found")
         stats = consumer.port.stats()
-        type_name = stats.subscription_type.spelling
-        self._session.send(
-            replies.consumer_stats(command.request_id, stats, type_name, self._session.peer)
-        )
+        self._session.send(replies.consumer_stats(command.request_id, stats, self._session.peer))
 
     def _require(self, consumer_id: int) -> _Consumer:
         consumer = self._attached.get(consumer_id)

@@ -164,12 +164,6 @@ class NotAllowedError(BrokerError):
     code = ServerError.NOT_ALLOWED
 
 
-class TooManyRequestsError(BrokerError):
-    """A bound on concurrent requests of one connection is reached."""
-
-    code = ServerError.TOO_MANY_REQUESTS
-
-
 class PersistenceFailedError(BrokerError):
     """The entry or the ack could not be made durable. Its outcome is unknown until recovery."""
 

@@ -1,8 +1,8 @@
-"""Finding topics: PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE, and watching them.
+"""Finding topics and their schemas: PARTITIONED_METADATA, LOOKUP, lists of topics, GET_SCHEMA.
 
-Edge: asks the registry, and who owns a topic. The answer to LOOKUP is the owner's address; for a
-free topic it is a redirect to the broker that has to take it, which then gets an authoritative LOOKUP.
-Topics owned here are answered from memory.
+Edge: asks the registry of topics, that of schemas, and who owns a topic. The answer to LOOKUP is the
+owner's address; for a free topic it is a redirect to the broker that has to take it, which then gets an
+authoritative LOOKUP. Topics owned here are answered from memory.
 
 Topic lists are answered with Pulsar's hash, so that a client that has the same list already gets an
 empty answer. A client's regular expression is evaluated here only if it is harmless: Python's
@@ -158,9 +158,7 @@ async def _matching(names: Sequence[str], pattern: re.Pattern[str]) -> list[str]
     return found
 
 
-# ---- GET_SCHEMA and GET_OR_CREATE_SCHEMA
-#
-# Edge: asks the schema registry. Failures have their own replies, with Pulsar's codes.
+# ---- GET_SCHEMA and GET_OR_CREATE_SCHEMA: failures have their own replies, with Pulsar's codes
 
 
 def get_schema(session: Connection, command: pb.CommandGetSchema) -> None:

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ackgate.broker.wire.publish_buffer import PublishBuffer
-from ackgate.network import NOWHERE, LogDamper, Urls
+from ackgate.network import NOWHERE, LogDamper
 
 if TYPE_CHECKING:
     import logging
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ackgate.config.broker import BrokerSettings
     from ackgate.config.settings import Settings
     from ackgate.cursor import Position
+    from ackgate.network import PeerCertificate, Urls
 
 # ---- topics
 
@@ -314,6 +315,10 @@ class Connection(SessionPort, Protocol):
         """The client's identity; None before it is known, and if authentication is off."""
 
     @property
+    def certificate(self) -> PeerCertificate | None:
+        """The client certificate that TLS verified, or None."""
+
+    @property
     def producers(self) -> Sized: ...
 
     @property
@@ -390,34 +395,6 @@ class TopicOwners(Protocol):
         """Addresses of that broker for clients of a listener. Raises `ServiceNotReadyError`."""
 
 
-class _Here(NamedTuple):
-    service: Urls
-    is_here: bool = True
-    is_owner: bool = True
-
-
-class ServedHere:
-    """For a single broker: it serves every topic, at one address."""
-
-    def __init__(self, service_url: str) -> None:
-        self._here = _Here(Urls(service_url))
-
-    def location_now(self, topic: TopicName) -> Located | None:  # noqa: ARG002
-        return self._here
-
-    def reached_by(self, located: Any, listener: str) -> Urls:  # noqa: ANN401, ARG002 - as above
-        urls: Urls = located.service
-        return urls
-
-    async def locate(
-        self,
-        topic: TopicName,  # noqa: ARG002
-        *,
-        is_authoritative: bool = False,  # noqa: ARG002
-    ) -> Located:
-        return self._here
-
-
 class HasSettings(Protocol):
     """Holds the current settings, which are replaced as a whole when one of them changes."""
 
@@ -433,9 +410,9 @@ class SessionContext:
     schemas: SchemasPort
     connections: Connections
     services: HasSettings
-    server_version: str = "ackgate"
-    owners: TopicOwners = field(default_factory=lambda: ServedHere(""))
+    owners: TopicOwners
     """Answers LOOKUP."""
+    server_version: str = "ackgate"
     damper: LogDamper = field(default_factory=LogDamper)
     """Limits log lines on what clients do, by host."""
     publish_buffer: PublishBuffer = field(default_factory=PublishBuffer)

@@ -15,7 +15,7 @@ from collections import Counter
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.wire.ports import ServedHere, SessionContext
+from ackgate.broker.wire.ports import SessionContext
 from ackgate.broker.wire.publish_buffer import PublishBuffer
 from ackgate.broker.wire.session import Session
 from ackgate.network import listen
@@ -60,6 +60,7 @@ class ProtocolServer:
         services: HasSettings,
         registry: TopicRegistryPort,
         schemas: SchemasPort,
+        owners: TopicOwners,
         publish_buffer: PublishBuffer | None = None,
         authentication: Authentication | None = None,
         authorization: Authorization | None = None,
@@ -70,6 +71,7 @@ class ProtocolServer:
             schemas,
             self,
             services,
+            owners,
             server_version=f"ackgate {_version()}",
             publish_buffer=publish_buffer or PublishBuffer(),
             authentication=authentication,
@@ -112,13 +114,6 @@ class ProtocolServer:
         )
         self._listeners.append(listener)
         return listener.port
-
-    def advertise(self, service_url: str) -> None:
-        """Answer every LOOKUP with this address."""
-        self.context.owners = ServedHere(service_url)
-
-    def answer_lookups_by(self, owners: TopicOwners) -> None:
-        self.context.owners = owners
 
     @property
     def sessions(self) -> frozenset[Connection]:

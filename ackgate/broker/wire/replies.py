@@ -427,9 +427,7 @@ def last_message_id(request_id: int, partition: int, last: LastMessageId) -> byt
     return encode(command)
 
 
-def consumer_stats(
-    request_id: int, stats: ConsumerStatsReply, type_name: str, address: str
-) -> bytes:
+def consumer_stats(request_id: int, stats: ConsumerStatsReply, address: str) -> bytes:
     command = pb.BaseCommand(type=Type.CONSUMER_STATS_RESPONSE)
     reply = command.consumerStatsResponse
     reply.request_id = request_id
@@ -444,7 +442,7 @@ def consumer_stats(
     reply.blockedConsumerOnUnackedMsgs = stats.is_blocked_on_unacked
     reply.address = address
     reply.connectedSince = stats.connected_since
-    reply.type = type_name
+    reply.type = stats.subscription_type.spelling
     reply.msgBacklog = stats.backlog_messages
     return encode(command)
 

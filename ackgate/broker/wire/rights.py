@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ackgate.broker.security import (
     CLUSTER_WIDE,
@@ -29,7 +29,6 @@ from ackgate.broker.security import (
 from ackgate.broker.wire import replies, requests
 from ackgate.broker.wire.errors import MetadataFailedError, ProtocolError, server_error
 from ackgate.broker.wire.names import NamespaceName
-from ackgate.broker.wire.ports import Connection
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
@@ -37,23 +36,17 @@ if TYPE_CHECKING:
 
     from ackgate.broker.security import Authorization, ClientIdentity, Need, Resource
     from ackgate.broker.wire.consumers import Consumers
+    from ackgate.broker.wire.ports import Connection
     from ackgate.broker.wire.producers import Producers
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.network import PeerCertificate
 
 log = logging.getLogger(__name__)
-
-
-class _Session(Connection, Protocol):
-    @property
-    def certificate(self) -> PeerCertificate | None:
-        """The client certificate that TLS verified, or None."""
 
 
 class ClientRights:
     """Authenticates and authorizes the client of one connection."""
 
-    def __init__(self, session: _Session) -> None:
+    def __init__(self, session: Connection) -> None:
         self._session = session
         self.identity: ClientIdentity | None = None
         """The client's identity once it is proved; None if authentication is off."""

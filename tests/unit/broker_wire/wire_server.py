@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ackgate.broker.schemas.registry import SchemaRegistry
 from ackgate.broker.wire.protocol_server import ProtocolServer
 from ackgate.config.broker import BrokerSettings
+from ackgate.network import Urls
 from ackgate.persistence import MemoryMetadataStore
-from tests.support.memory_topics import MemoryRegistry
+from tests.support.memory_topics import MemoryRegistry, ServedHere
 from tests.support.wire_client import WireClient
 
 if TYPE_CHECKING:
@@ -24,8 +25,10 @@ class WireServer:
     def __init__(self, settings: BrokerSettings) -> None:
         self.registry = MemoryRegistry()
         self.metadata = MemoryMetadataStore()
-        parts: Any = SimpleNamespace(settings=SimpleNamespace(broker=settings))
-        self.protocol = ProtocolServer(parts, self.registry, SchemaRegistry(self.metadata))
+        self.owners = ServedHere()
+        services: Any = SimpleNamespace(settings=SimpleNamespace(broker=settings))
+        schemas = SchemaRegistry(self.metadata)
+        self.protocol = ProtocolServer(services, self.registry, schemas, self.owners)
         self.port = 0
 
     async def open(self) -> WireClient:
@@ -39,7 +42,7 @@ class WireServer:
 async def serving(**settings: Any) -> AsyncIterator[WireServer]:
     server = WireServer(BrokerSettings(**settings))
     server.port = await server.protocol.listen("127.0.0.1", 0)
-    server.protocol.advertise(f"pulsar://127.0.0.1:{server.port}")
+    server.owners.service = Urls(f"pulsar://127.0.0.1:{server.port}")
     try:
         yield server
     finally:
