@@ -202,13 +202,15 @@ class PulsarCluster:
         """All topics and partitions, or those of one ``TENANT/NAMESPACE``, as they are found."""
         return self._nodes.topics(namespace)
 
-    async def parts(self, name: str) -> list[PulsarTopic]:
+    async def partitions(self, name: str) -> list[PulsarTopic]:
         """The topic of this name, or its partitions that exist. Raises `CallerError`."""
         topic = PulsarTopic.parse(name)
         count = await self._nodes.partition_count(topic)
-        parts = [topic.partition(index) for index in range(count)] or [topic]
-        found = await asyncio.gather(*(self._nodes.get(part.path) for part in parts))
-        there = [part for part, node in zip(parts, found, strict=True) if node is not None]
+        partitions = [topic.partition(index) for index in range(count)] or [topic]
+        found = await asyncio.gather(*(self._nodes.get(partition.path) for partition in partitions))
+        there = [
+            partition for partition, node in zip(partitions, found, strict=True) if node is not None
+        ]
         if not there:
             raise CallerError(f"there is no topic {topic} in {self.url}")
         return there
@@ -285,31 +287,31 @@ class PulsarCluster:
         """The policies of the namespace's topics: its topic of events, read from its beginning."""
         name = PulsarTopic(tenant, namespace, "__change_events")
         try:
-            parts = await self.parts(str(name))
+            partitions = await self.partitions(str(name))
         except CallerError:
             return PolicyEvents()
         try:
-            return await self._read_policy_events(parts)
+            return await self._read_policy_events(partitions)
         except _GONE:  # compacted and trimmed meanwhile
-            return await self._read_policy_events(parts)
+            return await self._read_policy_events(partitions)
 
-    async def _read_policy_events(self, parts: Sequence[PulsarTopic]) -> PolicyEvents:
+    async def _read_policy_events(self, partitions: Sequence[PulsarTopic]) -> PolicyEvents:
         events = PolicyEvents()
-        decoder = ValueDecoder(await self.schemas(parts[0]))
+        decoder = ValueDecoder(await self.schemas(partitions[0]))
         count = 0
-        for part in parts:
-            compacted = await self.compacted_ledger_id(part)
-            ledger_ids = [ledger.ledger_id for ledger in (await self.node(part)).ledgers]
+        for partition in partitions:
+            compacted = await self.compacted_ledger_id(partition)
+            ledger_ids = [ledger.ledger_id for ledger in (await self.node(partition)).ledgers]
             # What is compacted comes first: all that is left of the topic itself is newer or says the same.
             for ledger_id in ledger_ids if compacted is None else [compacted, *ledger_ids]:
                 async for entry in self.entries(ledger_id):
                     count += 1
                     if count > _POLICY_EVENTS_MAX:
-                        raise StorageError(f"{part}: more than {_POLICY_EVENTS_MAX:,} events")
+                        raise StorageError(f"{partition}: more than {_POLICY_EVENTS_MAX:,} events")
                     payload, position = entry.payload, Position(ledger_id, entry.entry_id)
                     if ledger_id == compacted:
-                        payload = entry_of_compacted(payload, name=f"{part} {position}")
-                    _apply_events(events, decoder, payload, part, position)
+                        payload = entry_of_compacted(payload, name=f"{partition} {position}")
+                    _apply_events(events, decoder, payload, partition, position)
         return events
 
     async def compacted_ledger_id(self, topic: PulsarTopic) -> int | None:
@@ -403,8 +405,8 @@ class PulsarCluster:
         if pieces > last:
             raise CorruptRecordError(f"{name}: {pieces} pieces before it, which are not there")
         if pieces:
-            parts = await reader.read_unconfirmed(last - pieces, last - 1)
-            payload = b"".join(part.payload for part in parts)
+            before = await reader.read_unconfirmed(last - pieces, last - 1)
+            payload = b"".join(piece.payload for piece in before)
         return decode_cursor_entry(payload, name=name, entry_counts=counts)
 
     async def _first_state(

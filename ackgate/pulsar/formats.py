@@ -357,17 +357,17 @@ def _add_ranges(
     for stored in ranges:
         lower, upper = _position(stored.lowerEndpoint, name), _position(stored.upperEndpoint, name)
         if lower.ledger_id == upper.ledger_id:
-            parts = [(lower.ledger_id, lower.entry_id + 1, upper.entry_id + 1)]
+            spans = [(lower.ledger_id, lower.entry_id + 1, upper.entry_id + 1)]
         else:
             between = [i for i in entry_counts if lower.ledger_id < i < upper.ledger_id]
-            parts = [(i, 0, entry_counts[i]) for i in between]
-            parts.append((upper.ledger_id, 0, upper.entry_id + 1))
+            spans = [(i, 0, entry_counts[i]) for i in between]
+            spans.append((upper.ledger_id, 0, upper.entry_id + 1))
             count = entry_counts.get(lower.ledger_id)
             if count is None:
                 unread += 1
             else:
-                parts.append((lower.ledger_id, lower.entry_id + 1, count))
-        for ledger_id, start, stop in parts:
+                spans.append((lower.ledger_id, lower.entry_id + 1, count))
+        for ledger_id, start, stop in spans:
             if start < stop:
                 acked.setdefault(ledger_id, BitMap()).add_range(start, stop)
     return unread

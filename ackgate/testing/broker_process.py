@@ -243,7 +243,7 @@ class BrokerProcess:
         if self._process is not None:
             self.kill()
 
-    # ---------------------------------------------------------------- parts
+    # ---------------------------------------------------------------- command and log
 
     def command(self) -> list[str]:
         """The command line, as one would type it."""

@@ -256,7 +256,7 @@ class ZooKeeperProcess:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    # ---------------------------------------------------------------- parts
+    # ---------------------------------------------------------------- configuration and start
 
     def _options(self) -> list[str]:
         logging = self.directory / "log4j2.properties"

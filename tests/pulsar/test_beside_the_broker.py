@@ -202,7 +202,7 @@ async def test_cumulative_acks_a_partitioned_topic_and_odd_names(
     consumer.close()
     client.close()
 
-    parts = await cluster.parts("parted ü")
+    parts = await cluster.partitions("parted ü")
     assert PulsarTopic.parse(name_1) in parts
     assert cursor.subscription == "a b/~*"
     assert (cursor.acks.range_count, cursor.statistics.backlog_entries) == (0, 18)

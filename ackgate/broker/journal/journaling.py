@@ -315,8 +315,8 @@ class SubscriptionRecorder:
                 )
             case Acked(consumer, positions, version, at_once):
                 journal.note_acked(name, _label(consumer), positions, version, at_once=at_once)
-            case AckedMixed(consumer, whole, parts, version):
-                journal.note_acked_mixed(name, _label(consumer), whole, parts, version)
+            case AckedMixed(consumer, whole, partial, version):
+                journal.note_acked_mixed(name, _label(consumer), whole, partial, version)
             case AckedThrough(consumer, through, mask, and_whole, version):
                 label = _label(consumer)
                 if and_whole is not None:

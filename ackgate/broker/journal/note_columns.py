@@ -368,28 +368,30 @@ def _call_detail(entries: int, *, at_once: bool) -> str:
 
 def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows) -> None:
     _, _, _, subscriptions, consumers, _, _, versions = zip(*notes, strict=True)
-    positions = (chain(note.whole, (part.position for part in note.parts)) for note in notes)
+    positions = (chain(note.whole, (ack.position for ack in note.partial)) for note in notes)
     block.positions(rows.all, chain.from_iterable(positions))
     _fill_acks(block, rows, subscriptions, consumers, versions)
     _fill_calls(block, rows, [False] * len(notes))
     for start, note in zip(rows.starts.tolist(), notes, strict=True):
         masked = [
             (start + len(note.whole) + place, mask)
-            for place, mask in enumerate(masks_after(note.parts, note.whole))
+            for place, mask in enumerate(masks_after(note.partial, note.whole))
             if mask is not None
         ]
         if masked:
             block.masks(*zip(*masked, strict=True))
 
 
-def masks_after(parts: Sequence[PartialAck], whole: Collection[Position] = ()) -> list[int | None]:
+def masks_after(
+    partial: Sequence[PartialAck], whole: Collection[Position] = ()
+) -> list[int | None]:
     """The unacked batch indexes after each ack of one call; None: the entry is acked then.
 
     `whole`: entries that the call has acked before. A batch may occur several times.
     """
     now: dict[Position, int | None] = dict.fromkeys(whole)
     left: list[int | None] = []
-    for position, mask, before, was_acked in parts:
+    for position, mask, before, was_acked in partial:
         if position not in now:
             now[position] = None if was_acked else -1 if before is None else before
         unacked = now[position]

@@ -97,7 +97,7 @@ class WholeAcksNote(NamedTuple):
 
 
 class MixedAcksNote(NamedTuple):
-    """Whole entries and parts of batches that one call acked, in this order."""
+    """Whole entries, then batches of which some messages were acked, in one call."""
 
     form: int
     events: int
@@ -105,7 +105,7 @@ class MixedAcksNote(NamedTuple):
     subscription: str
     consumer: str | None
     whole: Sequence[Position]
-    parts: Sequence[PartialAck]
+    partial: Sequence[PartialAck]
     version: int
 
 

@@ -304,19 +304,19 @@ class TopicJournal:
         subscription: str,
         consumer: str | None,
         whole: Sequence[Position],
-        parts: Sequence[PartialAck],
+        partial: Sequence[PartialAck],
         version: int,
     ) -> None:
-        """Note that one call acked whole entries, then parts of entries."""
+        """Note that one call acked whole entries, then some messages of batches."""
         self._append(
             MixedAcksNote(
                 forms.MIXED_ACKS,
-                len(whole) + len(parts),
+                len(whole) + len(partial),
                 self._clock_us(),
                 subscription,
                 consumer,
                 whole,
-                parts,
+                partial,
                 version,
             )
         )

@@ -72,7 +72,7 @@ class AvroType:
     """Full name of an enum, fixed or record."""
     aliases: tuple[str, ...] = ()
     fields: dict[str, AvroField] = field(default_factory=dict)
-    parts: tuple[AvroType, ...] = ()
+    inner: tuple[AvroType, ...] = ()
     """Items of an array, values of a map, branches of a union."""
     symbols: tuple[str, ...] = ()
     size_bytes: int = 0
@@ -101,14 +101,14 @@ class _Parser:
             return self._refer(schema, namespace)
         if isinstance(schema, list):
             branches = tuple(self.parse(branch, namespace, depth + 1) for branch in schema)
-            return AvroType("union", parts=branches)
+            return AvroType("union", inner=branches)
         kind = schema["type"]
         if isinstance(kind, dict | list):
             return self.parse(kind, namespace, depth + 1)
         if kind == "array":
-            return AvroType("array", parts=(self.parse(schema["items"], namespace, depth + 1),))
+            return AvroType("array", inner=(self.parse(schema["items"], namespace, depth + 1),))
         if kind == "map":
-            return AvroType("map", parts=(self.parse(schema["values"], namespace, depth + 1),))
+            return AvroType("map", inner=(self.parse(schema["values"], namespace, depth + 1),))
         if kind in {"record", "error", "enum", "fixed"}:
             return self._parse_named(schema, namespace, depth)
         return self._refer(kind, namespace)
@@ -185,7 +185,7 @@ class _Comparison:
             for alias in field_.aliases:
                 self._fields.setdefault(reader.name, {})[alias] = name
             self.learn_aliases(field_.type, met)
-        for part in reader.parts:
+        for part in reader.inner:
             self.learn_aliases(part, met)
 
     def why_not(self, reader: AvroType, writer: AvroType, where: str) -> str | None:
@@ -199,7 +199,7 @@ class _Comparison:
         if writer.kind == "union":
             if self.is_alike(reader, writer):
                 return None
-            reasons = (self.why_not(reader, branch, where) for branch in writer.parts)
+            reasons = (self.why_not(reader, branch, where) for branch in writer.inner)
             return next((reason for reason in reasons if reason), None)
         if reader.kind == "union":
             branch = self._branch(reader, writer)
@@ -211,7 +211,7 @@ class _Comparison:
         if reason := self._why_no_match(reader, writer, where):
             return reason
         if reader.kind in {"array", "map"}:
-            return self.why_not(reader.parts[0], writer.parts[0], f"{where}[]")
+            return self.why_not(reader.inner[0], writer.inner[0], f"{where}[]")
         if reader.kind != "record":
             return None
         for name, type_ in self._written_fields(writer).items():
@@ -252,7 +252,7 @@ class _Comparison:
         """
         matching: AvroType | None = None
         name = self._written_name(writer)
-        for branch in reader.parts:
+        for branch in reader.inner:
             if branch.kind != writer.kind:
                 continue
             if not writer.name or branch.name == name:
@@ -263,7 +263,7 @@ class _Comparison:
         if matching is not None:
             return matching
         wider = _WIDER.get(writer.kind, ())
-        return next((branch for branch in reader.parts if branch.kind in wider), None)
+        return next((branch for branch in reader.inner if branch.kind in wider), None)
 
     def _has_matching_fields(self, reader: AvroType, writer: AvroType) -> bool:
         """Whether the two records and their fields match, without looking deeper."""
@@ -296,9 +296,9 @@ class _Comparison:
             and reader.size_bytes == writer.size_bytes
             and reader.symbols == writer.symbols
             and list(reader.fields) == list(written)
-            and len(reader.parts) == len(writer.parts)
+            and len(reader.inner) == len(writer.inner)
             and all(self.is_alike(its.type, written[name]) for name, its in reader.fields.items())
-            and all(map(self.is_alike, reader.parts, writer.parts))
+            and all(map(self.is_alike, reader.inner, writer.inner))
         )
 
     def _written_name(self, writer: AvroType) -> str:

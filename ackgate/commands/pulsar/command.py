@@ -157,7 +157,7 @@ async def _chosen(
     cluster: PulsarCluster, arguments: argparse.Namespace
 ) -> AsyncIterator[PulsarTopic]:
     if arguments.topic is not None:
-        for topic in await cluster.parts(arguments.topic):
+        for topic in await cluster.partitions(arguments.topic):
             yield topic
         return
     async for topic in cluster.topics(arguments.namespace):
@@ -230,7 +230,7 @@ async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: 
     wanted = None if arguments.subscription is None else [arguments.subscription]
     answers: list[dict[str, Any]] = []
     has_shown = False
-    for topic in await cluster.parts(arguments.topic):
+    for topic in await cluster.partitions(arguments.topic):
         policies = await _policies(cluster, topic, keys, output)
         report = await report_topic(
             cluster, topic, subscriptions=wanted, caps=caps, policies=policies
@@ -269,7 +269,7 @@ def _token(path: Path | None) -> str | None:
 
 async def _ledgers(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
     keys = await _broker_keys(cluster, arguments)
-    for topic in await cluster.parts(arguments.topic):
+    for topic in await cluster.partitions(arguments.topic):
         policies = await _policies(cluster, topic, keys, output)
         rows = await topic_ledgers(cluster, topic, policies)
         if output.is_json:
@@ -287,7 +287,7 @@ async def _ledgers(cluster: PulsarCluster, arguments: argparse.Namespace, output
 async def _all_ledgers(
     cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output
 ) -> None:
-    wanted = None if arguments.topic is None else set(await cluster.parts(arguments.topic))
+    wanted = None if arguments.topic is None else set(await cluster.partitions(arguments.topic))
     age_ms = round(arguments.older_than * 1000) if arguments.orphans else None
     looked = found = size = 0
     async for view in cluster.ledgers(orphans_after_ms=age_ms, failed=output.failed):

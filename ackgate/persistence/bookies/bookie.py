@@ -11,7 +11,7 @@ Edge: owns two lanes of blocking work and everything that touches them.
 
 An entry is durable when it is in the journal. A *checkpoint* writes what the cache holds to
 fragment files, syncs them, and removes the journal so far; it runs when journal or cache reach
-their bound, when nothing was added for a while, and at close. It writes small parts with pauses
+their bound, when nothing was added for a while, and at close. It writes small pieces with pauses
 between them, so that commits do not wait for it, unless somebody waits for the checkpoint. After a
 crash the journal is taken over (see `takeover`). A bookie checks no digests (it has no passwords)
 and knows nothing of quorums.

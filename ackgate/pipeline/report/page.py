@@ -100,10 +100,10 @@ def table(heads: Sequence[Head], rows: Iterable[Sequence[Cell]]) -> str:
     )
 
 
-def section(*parts: str, anchor: str | None = None) -> str:
+def section(*contents: str, anchor: str | None = None) -> str:
     """A box of the page, of markup."""
     named = "" if anchor is None else f' id="{escaped(anchor)}"'
-    return f"<section{named}>{''.join(parts)}</section>\n"
+    return f"<section{named}>{''.join(contents)}</section>\n"
 
 
 def charts(specs: Iterable[Spec]) -> str:
@@ -117,9 +117,11 @@ def charts(specs: Iterable[Spec]) -> str:
     return f'<div class="charts">{figures}</div>' if figures else ""
 
 
-def beside(*parts: str) -> str:
+def beside(*charts: str) -> str:
     """Pieces of markup side by side, as far as the page is wide for them."""
-    return f'<div class="charts">{"".join(f"<div>{part}</div>" for part in parts if part)}</div>'
+    return (
+        f'<div class="charts">{"".join(f"<div>{chart}</div>" for chart in charts if chart)}</div>'
+    )
 
 
 # ---------------------------------------------------------------------------- pieces

@@ -134,7 +134,7 @@ class AckgatePartition(InputPartition):
         self.tasks = tasks
 
     def __repr__(self) -> str:
-        return f"{len(self.tasks)} parts"
+        return f"{len(self.tasks)} tasks"
 
 
 class AckgateStreamReader(TopicStream):
@@ -183,10 +183,10 @@ class AckgateStreamReader(TopicStream):
                 behind = min(last, wanted.last) + 1
                 for at in range(max(first, wanted.first), behind, ENTRIES_PER_PARTITION):
                     upto = min(behind, at + ENTRIES_PER_PARTITION) - 1
-                    parts = plan_ranges(
+                    ranges = plan_ranges(
                         metadata, upto, first_entry_id=at, password_check=password_check
                     )
-                    yield ReadTask(topic, None, tuple(parts))
+                    yield ReadTask(topic, None, tuple(ranges))
 
 
 def _ledger_ends(

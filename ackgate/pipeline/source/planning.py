@@ -57,7 +57,7 @@ T = TypeVar("T")
 ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 
 TASKS_TOGETHER_MAX: Final = 1000
-"""Parts of several ledgers that make one task of Spark, at most; or as much as `SPLIT_BYTES`. PySpark
+"""Ranges of several ledgers that make one task of Spark, at most; or as much as `SPLIT_BYTES`. PySpark
 spends some 0.2 s on each task beside what it does (the search paths of modules are read again, garbage is
 collected), and a ledger takes a millisecond however small it is."""
 
@@ -179,8 +179,8 @@ class _Planning:
             ranges[part.ledger_id].append(part)
         for cursor in cursors:
             ledger_id = cursor.node.cursor_ledger_id
-            parts = () if ledger_id is None else tuple(ranges[ledger_id])
-            yield ReadTask(cursor.topic.name, cursor.name, parts, cursor.node)
+            own = () if ledger_id is None else tuple(ranges[ledger_id])
+            yield ReadTask(cursor.topic.name, cursor.name, own, cursor.node)
 
     def _of_buckets(self) -> Iterator[ReadTask]:
         owners: dict[int, tuple[str, str | None]] = {}
@@ -190,9 +190,9 @@ class _Planning:
                 owner = (cursor.topic.name, None if is_shared else cursor.name)
                 owners.update((bucket.snapshot_id, owner) for bucket in cursor.buckets)
         for snapshot_id, (topic, subscription) in owners.items():
-            parts = tuple(self._ranges([snapshot_id]))
-            if parts:
-                yield ReadTask(topic, subscription, parts)
+            ranges = tuple(self._ranges([snapshot_id]))
+            if ranges:
+                yield ReadTask(topic, subscription, ranges)
 
     def _of_journals(self) -> Iterator[ReadTask]:
         owners: dict[int, str] = {}
@@ -231,7 +231,7 @@ class _Planning:
                 yield cursor
 
     def _split(self, ranges: Iterable[EntryRange], *, weight: int = 1) -> Iterator[EntryRange]:
-        """Large ones in parts. Files that cannot be large are not opened for it."""
+        """Large ones cut into smaller ones. Files that cannot be large are not opened for it."""
         split_bytes = max(1, self._options.split_bytes // weight)
         for part in ranges:
             about = part.metadata
@@ -257,13 +257,13 @@ class _Planning:
         self._check_empty([entry.metadata for entry in found], lasts)
         for metadata, password_check in found:
             for first, last in entry_ids:
-                parts = plan_ranges(
+                planned = plan_ranges(
                     metadata,
                     min(last, lasts[metadata.ledger_id]),
                     first_entry_id=first,
                     password_check=password_check,
                 )
-                yield from map(self._opened.located, parts)
+                yield from map(self._opened.located, planned)
 
     def _check_empty(self, ledgers: Iterable[LedgerMetadata], lasts: Mapping[int, int]) -> None:
         """Whether ledgers that nobody closed are empty, or have files that cannot be read."""
@@ -332,7 +332,7 @@ def grouped(
 def split_ranges(
     bookies: OpenPlaces, ranges: Iterable[EntryRange], *, split_bytes: int
 ) -> Iterator[EntryRange]:
-    """The same entries in the same order, in parts of about so many bytes of a file."""
+    """The same entries in the same order, in ranges of about so many bytes of a file."""
     for whole in ranges:
         first, stop = whole.first_entry_id, whole.last_entry_id + 1
         inside = [i for i in _split_entry_ids(bookies, whole, split_bytes) if first < i < stop]

@@ -37,7 +37,7 @@ class PulsarPartition(InputPartition):
         self.tasks = tasks
 
     def __repr__(self) -> str:
-        return f"{len(self.tasks)} parts"
+        return f"{len(self.tasks)} tasks"
 
 
 class PulsarReader(DataSourceReader):

@@ -124,7 +124,7 @@ async def _topics(
 ) -> list[PulsarTopic]:
     if not options.topics:
         return [] if is_check else [topic async for topic in cluster.topics()]
-    return [part for name in options.topics for part in await cluster.parts(name)]
+    return [part for name in options.topics for part in await cluster.partitions(name)]
 
 
 async def _plan(options: SourceOptions) -> list[tuple[PulsarTask, ...]]:

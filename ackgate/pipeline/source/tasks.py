@@ -86,8 +86,8 @@ def read_tasks(
     Raises `AckGateError`.
     """
     with open_places(places) as bookies:
-        parts = (read_task(bookies, task, options) for task in tasks)
-        yield from put_together(chain.from_iterable(parts))
+        batches = (read_task(bookies, task, options) for task in tasks)
+        yield from put_together(chain.from_iterable(batches))
 
 
 def read_task(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:

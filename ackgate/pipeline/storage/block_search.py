@@ -27,16 +27,16 @@ _NEAR_BYTES: Final = 256 * 1024
 def split_entry_ids(file: DiskFile, split_bytes: int) -> list[int]:
     """Entries that begin a block, one at about every `split_bytes` of the file, ascending."""
     size = file.size()
-    parts = size // split_bytes
+    piece_count = size // split_bytes
     try:
-        header = read_header(file) if parts > 1 else None
+        header = read_header(file) if piece_count > 1 else None
     except CorruptRecordError:  # a reader of it reports that
         header = None
     if header is None:
         return []
     found: list[int] = []
-    for i in range(1, parts):
-        offset = next_block(file, header, i * size // parts)
+    for i in range(1, piece_count):
+        offset = next_block(file, header, i * size // piece_count)
         entry_id = None if offset is None else first_entry_at(file, offset)
         if entry_id is not None and entry_id > (found[-1] if found else 0):
             found.append(entry_id)

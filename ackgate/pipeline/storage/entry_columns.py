@@ -109,21 +109,23 @@ def columns_of_payloads(entry_ids: Ints, payloads: Sequence[bytes]) -> EntryColu
     return EntryColumns(entry_ids, b"".join([*payloads, PADDING]), starts, stops)
 
 
-def joined(parts: Sequence[EntryColumns]) -> EntryColumns:
+def joined(batches: Sequence[EntryColumns]) -> EntryColumns:
     """Several in a row as one; none of them is empty."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
         return columns_of_payloads(np.zeros(0, np.int64), [])
-    firsts = [int(part.starts[0]) for part in parts]
-    pieces = [part.data[i : int(part.stops[-1])] for part, i in zip(parts, firsts, strict=True)]
+    firsts = [int(batch.starts[0]) for batch in batches]
+    pieces = [
+        batch.data[i : int(batch.stops[-1])] for batch, i in zip(batches, firsts, strict=True)
+    ]
     places = np.cumsum([0, *map(len, pieces)])[:-1]
-    placed = list(zip(parts, (places - firsts).tolist(), strict=True))
+    placed = list(zip(batches, (places - firsts).tolist(), strict=True))
     return EntryColumns(
-        np.concatenate([part.entry_ids for part in parts]),
+        np.concatenate([batch.entry_ids for batch in batches]),
         b"".join([*pieces, PADDING]),
-        np.concatenate([part.starts + shift for part, shift in placed]),
-        np.concatenate([part.stops + shift for part, shift in placed]),
+        np.concatenate([batch.starts + shift for batch, shift in placed]),
+        np.concatenate([batch.stops + shift for batch, shift in placed]),
     )
 
 

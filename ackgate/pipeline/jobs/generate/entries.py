@@ -193,17 +193,17 @@ def _shapes(*fields: Numbers) -> list[NDArray[np.intp]]:
 
 def _sealed(count: int, metadata: Sequence[Columns], payload: Sequence[Columns]) -> list[bytes]:
     """Assemble `count` entries from metadata and payload, each with header and checksum."""
-    parts = [MAGIC, bytes(4), _width(metadata).to_bytes(4, "big"), *metadata, *payload]
-    width = _width(parts)
+    columns = [MAGIC, bytes(4), _width(metadata).to_bytes(4, "big"), *metadata, *payload]
+    width = _width(columns)
     matrix = np.empty((count, width), dtype=np.uint8)
     at = 0
-    for part in parts:
-        if isinstance(part, bytes):
-            matrix[:, at : at + len(part)] = np.frombuffer(part, dtype=np.uint8)
-            at += len(part)
+    for column in columns:
+        if isinstance(column, bytes):
+            matrix[:, at : at + len(column)] = np.frombuffer(column, dtype=np.uint8)
+            at += len(column)
         else:
-            matrix[:, at : at + part.shape[1]] = part
-            at += part.shape[1]
+            matrix[:, at : at + column.shape[1]] = column
+            at += column.shape[1]
     content, checksum = matrix.tobytes(), google_crc32c.value
     stops = range(width, count * width + 1, width)
     checksums = [checksum(content[stop - width + _CRC_STOP : stop]) for stop in stops]
@@ -214,8 +214,8 @@ def _sealed(count: int, metadata: Sequence[Columns], payload: Sequence[Columns])
     return [content[stop - width : stop] for stop in stops]
 
 
-def _width(parts: Sequence[Columns]) -> int:
-    return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
+def _width(columns: Sequence[Columns]) -> int:
+    return sum(len(column) if isinstance(column, bytes) else column.shape[1] for column in columns)
 
 
 def _varint(number: int) -> bytes:

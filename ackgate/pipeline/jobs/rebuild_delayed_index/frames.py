@@ -205,18 +205,18 @@ def bucket_parts(wanted: DataFrame, pieces: DataFrame, partitions: int) -> DataF
                f"cast((stop - start) * {width} as int))").alias(name)
         for name in ("entry_ids", "keys_ms")
     ]  # fmt: skip
-    parts = cut.select("target", "bucket", "snapshot_id", "ledger_id", *slices)
-    return parts.repartition(partitions, "target", "bucket")
+    runs = cut.select("target", "bucket", "snapshot_id", "ledger_id", *slices)
+    return runs.repartition(partitions, "target", "bucket")
 
 
-def sealed(parts: DataFrame, plan: SealPlan) -> DataFrame:
+def sealed(runs: DataFrame, plan: SealPlan) -> DataFrame:
     """Seal each bucket and write its ledger entries to a file; return a `SEALED` row for each."""
 
     # Spark 4.1 and newer resolve the type hints of this function, and warn if they cannot.
     def sealed_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         return _seal(key, rows, plan=plan)
 
-    buckets = parts.groupBy("target", "bucket")
+    buckets = runs.groupBy("target", "bucket")
     return buckets.applyInArrow(sealed_bucket, spark_schema(SEALED))
 
 
@@ -238,13 +238,13 @@ def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
     return pa.Table.from_arrays([[value] for value in values], schema=arrow_schema(SEALED))
 
 
-def listed(parts: DataFrame, settings: BucketSettings) -> DataFrame:
+def listed(runs: DataFrame, settings: BucketSettings) -> DataFrame:
     """Return a `LISTED` row for each entry of each bucket, in the bucket's order."""
 
     def listed_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         return _list(key, rows, settings=settings)
 
-    buckets = parts.groupBy("target", "bucket")
+    buckets = runs.groupBy("target", "bucket")
     return buckets.applyInArrow(listed_bucket, spark_schema(LISTED))
 
 

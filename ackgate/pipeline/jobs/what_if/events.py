@@ -85,25 +85,25 @@ class Events:
         return np.flatnonzero(np.isin(self.kinds, [CODES[kind] for kind in kinds]))
 
 
-def joined(parts: Sequence[Events]) -> Events:
-    """Concatenate parts of one epoch."""
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0, *map(len, parts)]).tolist()
+def joined(pieces: Sequence[Events]) -> Events:
+    """Concatenate events of one epoch."""
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = np.cumsum([0, *map(len, pieces)]).tolist()
     return Events(
-        parts[0].owner_epoch,
-        np.concatenate([part.sequences for part in parts]),
-        np.concatenate([part.kinds for part in parts]),
-        {name: np.concatenate([part.numbers[name] for part in parts]) for name in NUMBERS},
+        pieces[0].owner_epoch,
+        np.concatenate([piece.sequences for piece in pieces]),
+        np.concatenate([piece.kinds for piece in pieces]),
+        {name: np.concatenate([piece.numbers[name] for piece in pieces]) for name in NUMBERS},
         {
             name: {
                 start + at: word
-                for start, part in zip(starts, parts, strict=False)
-                for at, word in part.words[name].items()
+                for start, piece in zip(starts, pieces, strict=False)
+                for at, word in piece.words[name].items()
             }
             for name in WORDS
         },
-        np.concatenate([part.is_normal for part in parts]),
+        np.concatenate([piece.is_normal for piece in pieces]),
     )
 
 
