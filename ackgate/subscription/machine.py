@@ -55,6 +55,7 @@ from ackgate.dispatcher import (
     Shared,
 )
 from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker
+from ackgate.dispatcher.nacks import deadline_ms
 from ackgate.errors import CallerError, ConsumerBusyError, PositionError
 from ackgate.subscription import notes
 from ackgate.subscription.entries import ConsumerT, EntryT
@@ -376,6 +377,10 @@ class Subscription(Generic[ConsumerT, EntryT]):
         """Whether the entry waits for its delivery time, or after a negative ack."""
         return position in self._held
 
+    def redelivery_count(self, position: Position) -> int:
+        """How often the entry was given back so far: what its next delivery will say."""
+        return 0 if self._dispatcher is None else self._dispatcher.redelivery_count(position)
+
     # ---------------------------------------------------------------- consumers
 
     def attach(
@@ -648,10 +653,11 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
         Without a delay the backoff decides, if there is one. What the consumer does not have is
         passed over. Exclusive and Failover rewind at once, whatever the positions and the delay.
+        Raises `CallerError`: not attached, or a delay that cannot be.
         """
         known, dispatcher = self._known(consumer)
-        if delay_ms is not None and delay_ms < 0:
-            raise CallerError(f"a redelivery delay cannot be negative: {delay_ms} ms")
+        if delay_ms is not None:
+            deadline_ms(now_ms, delay_ms)
         if self._deliveries:
             positions = self._less_untaken(known, dispatcher, positions)
         if self._notes is not None:
@@ -1135,9 +1141,20 @@ class Subscription(Generic[ConsumerT, EntryT]):
         )
 
     def read_done(self, request: ReadRequest, entries: Sequence[EntryT], *, now_ms: int) -> None:
-        """The entries of a `Ready.read`, in its order; those that do not exist any more left out."""
+        """The entries of a `Ready.read`, in its order; those that do not exist any more left out.
+
+        Entries that cannot be (a key that is no bytes, a time after 2^63 - 1) raise, and the read is
+        still to be answered.
+        """
         self._end_request(request)
+        try:
+            self._take_read(request, entries, now_ms)
+        except Exception:
+            self._request = request
+            raise
         self._reads.succeeded()
+
+    def _take_read(self, request: ReadRequest, entries: Sequence[EntryT], now_ms: int) -> None:
         if self._is_request_stale:
             self._abandon(request)
             return
@@ -1234,9 +1251,9 @@ class Subscription(Generic[ConsumerT, EntryT]):
         )
 
     def _offer_lost(self, entries: Sequence[EntryT], now_ms: int) -> None:
-        self._lost.found()
         wanted = [entry for entry in entries if self._is_lost(entry.position)]
         due = self._held.sift(wanted, now_ms, is_active=self._settings.delays_enabled)
+        self._lost.found()
         if due and self._dispatcher is not None:
             self._dispatcher.queue_due([entry.position for entry in due])
 

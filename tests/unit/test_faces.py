@@ -61,7 +61,7 @@ FACES: dict[str, str] = {
     """,
     "ackgate.dispatcher.nacks": """
         DueNacks FrozenNacks MemberNack MultiplierRedeliveryBackoff NOTHING_FROZEN NackSettings
-        NackTracker WHOLE
+        NackTracker WHOLE deadline_ms
     """,
     "ackgate.dispatcher.timing": """
         BatchWheel DelayedOperation PURGE_INTERVAL Purgatory PurgatoryStatistics SLOTS_PER_LEVEL

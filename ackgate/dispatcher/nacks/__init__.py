@@ -8,6 +8,7 @@ from ackgate.dispatcher.nacks.frozen import (
 from ackgate.dispatcher.nacks.settings import (
     MultiplierRedeliveryBackoff,
     NackSettings,
+    deadline_ms,
 )
 from ackgate.dispatcher.nacks.tracker import (
     WHOLE,
@@ -24,4 +25,5 @@ __all__ = [
     "MultiplierRedeliveryBackoff",
     "NackSettings",
     "NackTracker",
+    "deadline_ms",
 ]

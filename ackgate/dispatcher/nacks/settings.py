@@ -84,6 +84,17 @@ def check_ms(what: str, value: int) -> None:
         raise CallerError(f"{what} must be 0 to {TIME_MS_MAX} ms, not {value}")
 
 
+def deadline_ms(now_ms: int, delay_ms: int) -> int:
+    """When a delay that begins now is over. Raises `CallerError` for one that cannot be."""
+    if type(delay_ms) is not int or type(now_ms) is not int or delay_ms < 0 or now_ms < 0:
+        check_ms("now", now_ms)
+        check_ms("a redelivery delay", delay_ms)
+    deadline = now_ms + delay_ms
+    if deadline > TIME_MS_MAX:
+        raise CallerError(f"a redelivery delay of {delay_ms} ms ends after {TIME_MS_MAX} ms")
+    return deadline
+
+
 # ------------------------------------------------------------------------------ backoff
 
 

@@ -31,10 +31,9 @@ import numpy as np
 from pyroaring import BitMap
 
 from ackgate.cursor import ENTRY_ID_MAX, LEDGER_ID_MAX, Position, bitmap_of, entry_ids_below
-from ackgate.dispatcher.held import TIME_MS_MAX
 from ackgate.dispatcher.nacks.frozen import FrozenNacks, MemberNack, check_frozen
 from ackgate.dispatcher.nacks.members import PAIR_BYTES, MemberNacks
-from ackgate.dispatcher.nacks.settings import NackSettings, check_ms
+from ackgate.dispatcher.nacks.settings import NackSettings, deadline_ms
 from ackgate.dispatcher.nacks.slot_buckets import SlotBuckets, by_key
 from ackgate.dispatcher.nacks.slots import SlotTable, blocks_of
 from ackgate.errors import CallerError, PositionError
@@ -171,13 +170,7 @@ class NackTracker:
             self._whole.close()
 
     def _key(self, now_ms: int, delay_ms: int) -> int:
-        if type(delay_ms) is not int or type(now_ms) is not int or delay_ms < 0 or now_ms < 0:
-            check_ms("now", now_ms)
-            check_ms("a nack's delay", delay_ms)
-        deadline_ms = now_ms + delay_ms
-        if deadline_ms > TIME_MS_MAX:
-            raise CallerError(f"a delay of {delay_ms} ms ends after {TIME_MS_MAX} ms")
-        return deadline_ms & self._key_mask
+        return deadline_ms(now_ms, delay_ms) & self._key_mask
 
     def _add_members(self, slot: int, key: int, indexes: int) -> None:
         if slot in self._whole.held:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ackgate.cursor import MessageLedgers, Position
-from ackgate.dispatcher import Exclusive, GateSettings, Shared
+from ackgate.dispatcher import Exclusive, GateSettings, KeyShared, Shared
 from ackgate.errors import CallerError
 from ackgate.subscription import EntryRead, ReadRequest, Ready, Subscription
 
@@ -34,12 +35,27 @@ ILLEGAL: dict[str, Callable[[Machine], object]] = {
     "nack with a negative delay": lambda sub: sub.redeliver(
         "alice", [Position(7, 0)], delay_ms=-1, now_ms=5
     ),
+    "nack without end": lambda sub: sub.redeliver(
+        "alice", [Position(7, 0)], delay_ms=2**63 - 5, now_ms=5
+    ),
     "permits of nobody": lambda sub: sub.flow("carol", 1, now_ms=5),
     "a consumer twice": lambda sub: sub.attach("alice", now_ms=5),
     "a consumer of another kind": lambda sub: sub.attach("carol", kind=Exclusive(), now_ms=5),
     "an answer that was not asked for": lambda sub: sub.read_done(
         ReadRequest([], None), [], now_ms=5
     ),
+}
+
+WRONG_ENTRIES: dict[str, Callable[[ReadRequest], Any]] = {
+    "nothing": lambda _: None,
+    "no entries": lambda request: request.positions,
+    "a time that never comes": lambda request: [
+        EntryRead(position, deliver_at_ms=2**63) for position in request.positions
+    ],
+    "a key as text": lambda request: [
+        EntryRead(position, key="text")  # type: ignore[arg-type]
+        for position in request.positions
+    ],
 }
 
 
@@ -115,3 +131,28 @@ def test_illegal_call_raises_and_changes_nothing(
             host.step(step)
         host.turn(10_000)
     assert with_call.told == without.told
+
+
+@pytest.mark.parametrize("name", WRONG_ENTRIES)
+def test_answer_that_cannot_be_leaves_its_read_to_be_answered(name: str) -> None:
+    ledgers = MessageLedgers()
+    ledgers.open_ledger(7)
+    ledgers.add_entries(7, 3)
+    sub: Machine = Subscription(ledgers, kind=KeyShared())
+    sub.attach("alice", permits=5, now_ms=0)
+    request = sub.ready(now_ms=0).read
+    assert request is not None
+    with pytest.raises((CallerError, TypeError, AttributeError)):
+        sub.read_done(request, WRONG_ENTRIES[name](request), now_ms=0)
+    sub.check()
+    assert sub.is_reading
+    sub.read_failed(request, now_ms=0)
+    came: list[Position] = []
+    while len(came) < 3:
+        ready = sub.ready(now_ms=1_000)
+        assert ready, f"only {came}"
+        if ready.read is not None:
+            entries = [EntryRead(position) for position in ready.read.positions]
+            sub.read_done(ready.read, entries, now_ms=1_000)
+        came += [entry.position for each in ready.deliveries for entry in each.entries]
+    assert came == [Position(7, number) for number in range(3)]
