@@ -115,15 +115,14 @@ ENTRY_FORM: Final = EntryForm(TopicEntry, TopicEntry.stored)
 
 
 def encode_message(
-    content: bytes, *, sequence_id: int, published_ms: int, key: str = "", deliver_at_ms: int = 0
+    content: bytes, *, sequence_id: int, published_ms: int, key: bytes = b"", deliver_at_ms: int = 0
 ) -> bytes:
     """Encode one message as an entry."""
     metadata = bytearray(_PRODUCER)
     metadata += _varint(_SEQUENCE_ID << 3) + _varint(sequence_id)
     metadata += _varint(_PUBLISH_TIME << 3) + _varint(published_ms)
     if key:
-        encoded = key.encode()
-        metadata += _varint(_KEY << 3 | _BYTES) + _varint(len(encoded)) + encoded
+        metadata += _varint(_KEY << 3 | _BYTES) + _varint(len(key)) + key
     if deliver_at_ms:
         metadata += _varint(_DELIVER_AT << 3) + _varint(deliver_at_ms)
     return framed(bytes(metadata), content)

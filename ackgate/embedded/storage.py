@@ -80,7 +80,6 @@ class EmbeddedStorage:
         settings: PersistenceSettings,
         *,
         epoch: int,
-        stack: AsyncExitStack,
         clock_ms: Callable[[], int],
     ) -> None:
         self.metadata = metadata
@@ -90,11 +89,11 @@ class EmbeddedStorage:
         """Milliseconds since 1970."""
         self.cache: EntryCache[TopicEntry] = EntryCache(CACHE_BYTES_MAX)
         self._epoch = epoch
-        self._stack = stack
         self._loop = asyncio.get_running_loop()
         self._opened: set[str] = set()
         self._topics: dict[str, EmbeddedTopic] = {}
         self._opening: set[str] = set()
+        self._cursors: list[CursorStore] = []
         self._is_closed = False
 
     @property
@@ -142,8 +141,10 @@ class EmbeddedStorage:
             await topic.open()
         finally:
             self._opening.discard(name)
+        if self._is_closed:  # in the meantime
+            await topic.close()
+            self.check()
         self._topics[name] = topic
-        self._stack.push_async_callback(topic.close)
         return topic
 
     async def open_cursor(
@@ -170,7 +171,10 @@ class EmbeddedStorage:
         store = await self.open_store(
             cursor_path(path, name), ledgers, create_at=create_at, properties=properties
         )
-        self._stack.push_async_callback(store.close)
+        if self._is_closed:
+            await store.close()
+            self.check()
+        self._cursors.append(store)
         return store
 
     # ---------------------------------------------------------------- what topics call
@@ -209,9 +213,10 @@ class EmbeddedStorage:
         """Note that a store is closed: the cursor at this node may be opened again."""
         self._opened.discard(path)
 
-    def topic_closed(self, name: str) -> None:
+    def topic_closed(self, topic: EmbeddedTopic) -> None:
         """Note that a topic is closed: it may be opened again."""
-        self._topics.pop(name, None)
+        if self._topics.get(topic.name) is topic:
+            del self._topics[topic.name]
 
     def check_loop(self) -> None:
         """Raise `CallerError` outside of the storage's event loop."""
@@ -228,9 +233,14 @@ class EmbeddedStorage:
         if self._is_closed:
             raise ClosedHandleError("the storage is closed")
 
-    def end(self) -> None:
-        """Take no more calls: the storage is being closed."""
+    async def close(self) -> None:
+        """Take no more calls, and close every topic and cursor, also if one of them raises."""
         self._is_closed = True
+        async with AsyncExitStack() as stack:
+            for cursor in self._cursors:
+                stack.push_async_callback(cursor.close)
+            for topic in self._topics.values():
+                stack.push_async_callback(topic.close)
 
 
 @asynccontextmanager
@@ -250,7 +260,7 @@ async def open_embedded(
     `DataDirectoryBusyError`, `ConfigurationError`, `StorageError`.
     """
     settings = PersistenceSettings() if settings is None else settings
-    _check_ports(metadata, ledger_client, settings)
+    _check_ports(metadata, ledger_client, settings, clock_ms)
     is_own = metadata is None and ledger_client is None
     async with AsyncExitStack() as stack:
         place = None
@@ -270,12 +280,12 @@ async def open_embedded(
         if is_own:
             await _sweep(ledger_client, metadata)
         storage = EmbeddedStorage(
-            metadata, ledger_client, settings, epoch=opening, stack=stack, clock_ms=clock_ms
+            metadata, ledger_client, settings, epoch=opening, clock_ms=clock_ms
         )
         try:
             yield storage
         finally:
-            storage.end()
+            await storage.close()
 
 
 async def _directory(directory: object) -> Path:
@@ -331,13 +341,20 @@ def _check_name(what: str, name: object) -> None:
         raise CallerError(f"the name of a {what} is text, not {name!r}")
 
 
-def _check_ports(metadata: Any, ledger_client: Any, settings: object) -> None:  # noqa: ANN401
+def _check_ports(
+    metadata: Any,  # noqa: ANN401
+    ledger_client: Any,  # noqa: ANN401
+    settings: object,
+    clock_ms: object,
+) -> None:
     if metadata is not None and not callable(getattr(metadata, "put", None)):
         raise CallerError(f"metadata is a MetadataStore, not {metadata!r}")
     if ledger_client is not None and not callable(getattr(ledger_client, "open", None)):
         raise CallerError(f"ledger_client is a LedgerClient, not {ledger_client!r}")
     if not isinstance(settings, PersistenceSettings):
         raise CallerError(f"settings are PersistenceSettings, not {settings!r}")
+    if not callable(clock_ms):
+        raise CallerError(f"clock_ms is a function, not {clock_ms!r}")
 
 
 async def until_durable(store: CursorStore) -> PersistOutcome:

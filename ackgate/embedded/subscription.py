@@ -19,6 +19,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
+from ackgate.embedded.checks import check_position, is_count
 from ackgate.embedded.message import Message, TopicEntry
 from ackgate.errors import (
     AckGateError,
@@ -31,7 +32,7 @@ from ackgate.errors import (
 from ackgate.subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ackgate.cursor import MessageLedgers, Position, Span
     from ackgate.dispatcher import Gate, SubscriptionKind
@@ -123,7 +124,8 @@ class EmbeddedSubscription:
         )
         self._consumers: list[EmbeddedConsumer] = []
         self._is_asked = False
-        self._is_closed = False
+        self._ended: asyncio.Future[None] | None = None
+        """Done when it is closed or deleted; None: that has not begun."""
         self._is_over = False
         self._error: AckGateError | None = None
         """Why it ended by itself."""
@@ -175,6 +177,14 @@ class EmbeddedSubscription:
     def is_acked(self, position: Position) -> bool:
         """Whether the message is acked, durably or not yet."""
         return self._core.cursor.is_acked(position)
+
+    def _is_wanted(self, queued: _Queued) -> bool:
+        """Whether a message in a queue is neither acked nor sent back since it was put there."""
+        position, core = queued.entry.position, self._core
+        return (
+            not core.cursor.is_acked(position)
+            and core.redelivery_count(position) == queued.redelivery_count
+        )
 
     def statistics(self) -> SubscriptionStatistics:
         """Cursor, gate, dispatcher, consumers and what is held back; frozen. O(consumers)."""
@@ -309,11 +319,14 @@ class EmbeddedSubscription:
 
     def _turn(self) -> None:
         self._is_asked = False
-        if self._is_over:
-            return
+        if not self._is_over:
+            self._guarded(self._take_turn)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Take a step. If it has a bug, ours or of a host's entries, nothing may wait forever."""
         try:
-            self._take_turn()
-        except Exception as error:  # our bug: nothing may wait forever
+            step()
+        except Exception as error:
             log.exception("subscription %s of %s failed", self.name, self.topic.name)
             self.fail(InternalError(f"subscription {self.name!r} failed: {error!r}"))
 
@@ -373,8 +386,7 @@ class EmbeddedSubscription:
         except Exception as error:  # noqa: BLE001 - a host's own `read` may raise anything
             self._read_failed(request, error)
         else:
-            self._read_done(request, entries)
-            self._why_unread = ""
+            self._guarded(lambda: self._read_done(request, entries))
         finally:
             self._reading = None
         self.ask_turn()
@@ -386,11 +398,15 @@ class EmbeddedSubscription:
             self._core.read_done(request, entries, now_ms=self.topic.now_ms())
         except AckGateError as error:  # the metadata of an entry cannot be parsed
             self._read_failed(request, error)
+        else:
+            self._why_unread = ""
 
     def _read_failed(self, request: ReadRequest, error: Exception) -> None:
         if str(error) != self._why_unread:  # it is tried again every second
             self._why_unread = str(error)
-            log.warning("subscription %s of %s: %r", self.name, self.topic.name, error)
+            log.warning(
+                "subscription %s of %s: a read failed: %r", self.name, self.topic.name, error
+            )
         if not self._is_over:
             self._core.read_failed(request, now_ms=self.topic.now_ms())
 
@@ -422,6 +438,10 @@ class EmbeddedSubscription:
 
     # ---------------------------------------------------------------- the end
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._ended is not None
+
     def _check(self) -> None:
         self.topic.check()
         if self._error is not None:
@@ -431,38 +451,38 @@ class EmbeddedSubscription:
 
     async def close(self) -> None:
         """Detach all consumers and write what is dirty. Twice is fine."""
-        if self._is_closed:
-            return
         self.topic.check_loop()
-        self._is_closed = True
-        for consumer in list(self._consumers):
-            self._detach(consumer)
-        self._stop()
-        if self._reading is not None:
-            await asyncio.wait([self._reading])
-        try:
-            await self._store.close()
-        finally:
-            error = self._store.why_stopped or CursorClosedError(
-                f"subscription {self.name!r} is closed"
-            )
-            self._core.fail_receipts(self._error or error)
-            self._answer_receipts()
-            self.topic.closed(self)
+        if self._ended is None:
+            await self._end_with(self._store.close())
+        else:
+            await asyncio.shield(self._ended)
 
     async def delete(self) -> None:
-        """Remove the subscription for good: its ack state is deleted."""
+        """Remove the subscription for good: its ack state is deleted.
+
+        Raises `StorageError`: then it is closed. Open it again to repeat.
+        """
         self._check()
-        self._is_closed = True
+        await self._end_with(self._store.delete(), is_deleted=True)
+
+    async def _end_with(self, last_step: Awaitable[object], *, is_deleted: bool = False) -> None:
+        self._ended = asyncio.get_running_loop().create_future()
         for consumer in list(self._consumers):
             self._detach(consumer)
         self._stop()
         if self._reading is not None:
-            await asyncio.wait([self._reading])
-        await self._store.delete()
-        self._core.fail_receipts(CursorClosedError(f"subscription {self.name!r} is deleted"))
-        self._answer_receipts()
-        self.topic.closed(self, is_deleted=True)
+            self._reading.cancel()
+        try:
+            await last_step
+        except BaseException:
+            is_deleted = False
+            raise
+        finally:
+            why = self._error or self._store.why_stopped
+            self._core.fail_receipts(why or CursorClosedError(f"{self.name!r} is closed"))
+            self._answer_receipts()
+            self.topic.closed(self, is_deleted=is_deleted)
+            self._ended.set_result(None)
 
     def fail(self, error: AckGateError) -> None:
         """End at once, and write no more: everybody who waits gets this error."""
@@ -632,10 +652,10 @@ class EmbeddedConsumer:
         queue, subscription = self._queue, self.subscription
         message = None
         while queue and message is None:
-            entry, count = queue.popleft()
+            queued = queue.popleft()
             self._taken += 1
-            if not subscription.is_acked(entry.position):
-                message = _message(entry, count)
+            if subscription._is_wanted(queued):
+                message = _message(*queued)
         if self._taken >= self._flow_at or (self._taken and not queue):
             taken, self._taken = self._taken, 0
             subscription._took(self, taken)
@@ -662,15 +682,3 @@ def _positions(messages: Sequence[Message | Position]) -> list[Position]:
     for position in positions:
         check_position(position)
     return positions
-
-
-def check_position(position: object) -> None:
-    """Raise `CallerError` for anything but a position."""
-    is_pair = isinstance(position, tuple) and len(position) == 2
-    if not is_pair or not all(isinstance(part, int) for part in position):  # type: ignore[attr-defined]
-        raise CallerError(f"neither a message nor a position: {position!r}")
-
-
-def is_count(value: object) -> bool:
-    """Whether it is a number from 0 on."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

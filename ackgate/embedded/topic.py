@@ -25,8 +25,9 @@ from ackgate.dispatcher import (
     KeyShared,
     Shared,
 )
+from ackgate.embedded.checks import check_entries, check_position, is_time
 from ackgate.embedded.message import ENTRY_FORM, TopicEntry, encode_message
-from ackgate.embedded.subscription import EmbeddedSubscription, check_position, is_count
+from ackgate.embedded.subscription import EmbeddedSubscription
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -88,7 +89,7 @@ class StoragePort(Protocol):
     def store_closed(self, path: str) -> None:
         """Note that the cursor's store is closed: it may be opened again."""
 
-    def topic_closed(self, name: str) -> None:
+    def topic_closed(self, topic: EmbeddedTopic) -> None:
         """Note that the topic is closed: it may be opened again."""
 
     def check_loop(self) -> None:
@@ -180,7 +181,10 @@ class EmbeddedTopic:
         self._next_sequence_id = 0
         self._trim: asyncio.Task[None] | None = None
         self._error: AckGateError | None = None
+        self._ended: asyncio.Future[None] | None = None
+        """Done when it is closed; None: that has not begun."""
         self._is_closed = False
+        """Whether its subscriptions are closed, and its ledger is about to be."""
 
     async def open(self) -> None:
         """Recover the ledgers. The storage calls this."""
@@ -247,8 +251,12 @@ class EmbeddedTopic:
             raise CallerError("publish takes messages in a list, not one message")
         if not isinstance(key, str):
             raise CallerError(f"a key is text, not {key!r}")
-        if not is_count(deliver_at_ms):
+        if not is_time(deliver_at_ms):
             raise CallerError(f"a delivery time is in ms since 1970, not {deliver_at_ms!r}")
+        try:
+            key_bytes = key.encode()
+        except UnicodeEncodeError:
+            raise CallerError(f"a key is valid Unicode, not {key!r}") from None
         now_ms, bytes_max = self.now_ms(), self._storage.settings.max_entry_bytes
         encoded = []
         try:
@@ -262,7 +270,7 @@ class EmbeddedTopic:
                 bytes(payload),
                 sequence_id=self._next_sequence_id + number,
                 published_ms=now_ms,
-                key=key,
+                key=key_bytes,
                 deliver_at_ms=deliver_at_ms,
             )
             if len(entry) > bytes_max:
@@ -325,6 +333,10 @@ class EmbeddedTopic:
             )
         finally:
             self._opening.discard(name)
+        if self._ended is not None or self._error is not None:  # in the meantime
+            await store.close()
+            self._storage.store_closed(path)
+            self.check()
         self._stored.add(name)
         opened = EmbeddedSubscription(self, name, store, kind=kind, settings=settings)
         self._subscriptions[name] = opened
@@ -372,11 +384,13 @@ class EmbeddedTopic:
         ]
 
     async def read(self, spans: Sequence[Span]) -> Sequence[Any]:
-        """The entries, from where they are kept."""
+        """The entries, from where they are kept. A host's `read` may raise anything."""
         if self._ledger is not None:
             return await self._ledger.reads.read(spans)
         assert self._read is not None
-        return await self._read(spans)
+        entries = await self._read(spans)
+        check_entries(entries, spans, self.message_ledgers)
+        return entries
 
     def closed(self, subscription: EmbeddedSubscription, *, is_deleted: bool = False) -> None:
         """A subscription was closed, or deleted."""
@@ -459,7 +473,7 @@ class EmbeddedTopic:
         self._storage.check_loop()
         if self._error is not None:
             raise self._error
-        if self._is_closed:
+        if self._ended is not None:
             raise ClosedHandleError(f"topic {self.name!r} is closed")
 
     def fail(self, error: AckGateError) -> None:
@@ -474,9 +488,18 @@ class EmbeddedTopic:
 
     async def close(self) -> None:
         """Close its subscriptions, then its ledger. Twice is fine."""
-        if self._is_closed:
-            return
         self.check_loop()
+        if self._ended is not None:
+            await asyncio.shield(self._ended)
+            return
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            await self._close()
+        finally:
+            self._storage.topic_closed(self)
+            self._ended.set_result(None)
+
+    async def _close(self) -> None:
         try:
             for subscription in list(self._subscriptions.values()):
                 await subscription.close()
@@ -486,4 +509,3 @@ class EmbeddedTopic:
                 await asyncio.wait([self._trim])
             if self._ledger is not None:
                 await self._ledger.close()
-            self._storage.topic_closed(self.name)

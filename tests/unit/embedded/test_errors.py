@@ -28,6 +28,7 @@ WRONG_OPENINGS: dict[str, dict[str, Any]] = {
     "metadata by its address": {"directory": "data", "metadata": "zk:localhost:2181"},
     "ledgers by their directory": {"directory": "data", "ledger_client": "bookies"},
     "settings in a dictionary": {"directory": "data", "settings": {"ackPersistLingerMs": 3}},
+    "a time for a clock": {"directory": "data", "clock_ms": 1_000},
 }
 
 
@@ -110,16 +111,21 @@ WRONG_CALLS: dict[str, Callable[[Host], object]] = {
     "text": lambda host: host.topic.publish(any_ or ["order"]),
     "no list": lambda host: host.topic.publish(any_ or 7),
     "a key as bytes": lambda host: host.topic.publish([b"order"], key=any_ or b"k"),
+    "a key that is no Unicode": lambda host: host.topic.publish([b"order"], key="\ud800"),
     "a time that is past all": lambda host: host.topic.publish([b"order"], deliver_at_ms=-1),
+    "a time that never comes": lambda host: host.topic.publish([b"order"], deliver_at_ms=2**63),
     "a message that is too large": lambda host: host.topic.publish([bytes(6 * 1024 * 1024)]),
     "an ack of nothing": lambda host: host.consumer.ack(),
     "an ack of a number": lambda host: host.consumer.ack(any_ or 7),
+    "an ack of a pair": lambda host: host.consumer.ack(any_ or (1, 0)),
     "an ack of what does not exist": lambda host: host.consumer.ack(Position(99, 0)),
     "a cumulative ack of what does not exist": lambda host: host.consumer.ack_cumulative(
         Position(99, 0)
     ),
     "a nack with a negative delay": lambda host: host.consumer.nack(Position(1, 0), delay_ms=-1),
+    "a nack without end": lambda host: host.consumer.nack(Position(1, 0), delay_ms=2**63),
     "a seek beyond the end": lambda host: host.sub.seek(Position(99, 0)),
+    "a seek to a pair": lambda host: host.sub.seek(any_ or (1, 0)),
     "a skip of less than nothing": lambda host: host.sub.skip(-1),
 }
 

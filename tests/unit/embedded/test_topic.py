@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,6 +29,10 @@ from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 SECONDS_MAX = 10
 
 
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Disk:
     """What survives one life."""
 
@@ -39,7 +44,10 @@ class Disk:
 
     @asynccontextmanager
     async def opened(
-        self, settings: ackgate.PersistenceSettings | None = None
+        self,
+        settings: ackgate.PersistenceSettings | None = None,
+        *,
+        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> AsyncIterator[ackgate.EmbeddedStorage]:
         self.metadata = metadata = MemoryMetadataStore(self.tree)
         self.tree = metadata.tree
@@ -47,7 +55,7 @@ class Disk:
         async with (
             asyncio.timeout(SECONDS_MAX),
             ackgate.open_embedded(
-                metadata=metadata, ledger_client=client, settings=settings
+                metadata=metadata, ledger_client=client, settings=settings, clock_ms=clock_ms
             ) as storage,
         ):
             yield storage
@@ -144,6 +152,26 @@ async def test_nacked_message_comes_again_after_its_delay_with_a_count() -> None
         consumer.nack(first, third, delay_ms=30)
         late = await received(consumer, 2)
         assert [(m.payload, m.redelivery_count) for m in late] == [(b"0", 1), (b"2", 1)]
+
+
+async def test_message_that_is_nacked_in_the_queue_comes_once() -> None:
+    now_ms = [1_000]
+    async with Disk().opened(clock_ms=lambda: now_ms[0]) as storage:
+        topic = await storage.topic("orders")
+        alice = (await topic.subscribe("billing")).attach("alice", permits=4)
+        positions = await topic.publish(numbered(4))
+        assert (await anext(alice)).position == positions[0]
+        alice.nack(positions[2])
+        alice.nack(positions[3], delay_ms=500)
+        at_once = await whatever_comes(alice)
+        assert [(m.payload, m.redelivery_count) for m in at_once] == [(b"1", 0), (b"2", 1)]
+        now_ms[0] += 500
+        topic.published()
+        late = await anext(alice)
+        assert (late.payload, late.redelivery_count) == (b"3", 1)
+        await alice.ack(*positions)
+        more = await topic.publish(numbered(4))  # all of its permits have come back
+        assert [message.position for message in await received(alice, 4)] == more
 
 
 async def test_delays_of_nacks_survive_a_restart() -> None:
@@ -361,6 +389,86 @@ async def test_host_that_keeps_its_messages_gets_its_own_entries() -> None:
         consumer = (await topic.subscribe("indexer")).attach("alice")
         left = await received(consumer, 3)
         assert [message.position.entry_id for message in left] == [1, 3, 4]
+
+
+class Unplaced(NamedTuple):
+    message_count: int = 1
+    deliver_at_ms: int = 0
+
+
+WRONG_READS: dict[str, Callable[[list[EntryRead]], object]] = {
+    "nothing": lambda _: None,
+    "none of them": lambda _: [],
+    "only some": lambda entries: entries[::2],
+    "another": lambda entries: [*entries[:-1], EntryRead(Position(99, 0))],
+    "one twice": lambda entries: [*entries, entries[0]],
+    "out of order": lambda entries: entries[::-1],
+    "text": lambda entries: [str(entry) for entry in entries],
+    "without a place": lambda entries: [Unplaced() for _ in entries],
+    "placed by a pair": lambda entries: [
+        EntryRead(tuple(entry.position))  # type: ignore[arg-type]
+        for entry in entries
+    ],
+    "without a message": lambda entries: [
+        EntryRead(entry.position, message_count=0) for entry in entries
+    ],
+    "due never": lambda entries: [
+        EntryRead(entry.position, deliver_at_ms=2**63) for entry in entries
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_READS)
+async def test_host_that_reads_wrongly_is_told_and_asked_again(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [WRONG_READS[name]]
+
+    async def read(spans: Sequence[Span]) -> Any:
+        entries = [
+            EntryRead(Position(span.ledger_id, entry_id))
+            for span in spans
+            for entry_id in range(span.start, span.stop)
+        ]
+        return answers.pop()(entries) if answers else entries
+
+    now_ms = [1_000]
+    ledgers = MessageLedgers()
+    ledgers.open_ledger(7)
+    ledgers.add_entries(7, 3)
+    async with Disk().opened(clock_ms=lambda: now_ms[0]) as storage:
+        topic = await storage.topic("log", ledgers=ledgers, read=read)
+        consumer = (await topic.subscribe("indexer")).attach("alice")
+        assert await nothing_comes(consumer)
+        assert "read" in caplog.text
+        now_ms[0] += 1_000
+        topic.published()
+        messages = await received(consumer, 3)
+        assert [message.position.entry_id for message in messages] == [0, 1, 2]
+
+
+async def test_entries_that_are_gone_may_be_missing_from_the_hosts_answer() -> None:
+    ledgers = MessageLedgers()
+    for ledger_id in (7, 8):
+        ledgers.open_ledger(ledger_id)
+        ledgers.add_entries(ledger_id, 2)
+
+    async def read(spans: Sequence[Span]) -> list[EntryRead]:
+        if 7 in ledgers.ledger_ids:
+            ledgers.trim_ledger(7)
+            topic.ledger_trimmed(7)
+        return [
+            EntryRead(Position(span.ledger_id, entry_id))
+            for span in spans
+            for entry_id in range(span.start, span.stop)
+            if span.ledger_id == 8
+        ]
+
+    async with Disk().opened() as storage:
+        topic = await storage.topic("log", ledgers=ledgers, read=read)
+        consumer = (await topic.subscribe("indexer")).attach("alice")
+        messages = await received(consumer, 2)
+        assert [message.position for message in messages] == [Position(8, 0), Position(8, 1)]
 
 
 async def test_ack_that_does_not_become_durable_raises_and_is_kept() -> None:
