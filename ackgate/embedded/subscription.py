@@ -156,7 +156,7 @@ class EmbeddedSubscription:
 
     @property
     def persisted_mark_delete(self) -> Position:
-        """The mark-delete that is surely durable: messages up to it may be deleted."""
+        """The mark-delete as far as it is surely durable: messages up to it may be deleted."""
         return self._store.persisted_mark_delete
 
     @property

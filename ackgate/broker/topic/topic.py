@@ -596,16 +596,9 @@ class Topic:
     def consumed_through(self) -> Position:
         """The last position that all durable subscriptions have durably acked.
 
-        Without any, the end.
-
-        A subscription that was moved back has not acked what it moved over, durable or not. One
-        that is being created has acked nothing after its beginning.
+        Without any, the end. One that is being created has acked nothing after its beginning.
         """
-        marks = [
-            min(s.persisted_mark_delete, s.cursor.mark_delete)
-            for s in self.subscriptions.values()
-            if s.is_durable
-        ]
+        marks = [s.persisted_mark_delete for s in self.subscriptions.values() if s.is_durable]
         if self._dedup is not None:
             marks.append(self._dedup.persisted_mark_delete)
         marks += self._opening.beginnings.values()

@@ -262,8 +262,11 @@ class CursorStore:
 
     @property
     def persisted_mark_delete(self) -> Position:
-        """The mark-delete that is surely durable: what lies below it may be trimmed."""
-        return self._path.persisted_mark_delete
+        """What is acked and surely durable as that: up to here messages may be trimmed.
+
+        A cursor that was moved back has not acked what it moved over, whether that is durable or not.
+        """
+        return min(self._path.persisted_mark_delete, self.cursor.mark_delete)
 
     @property
     def failing_since_ms(self) -> int | None:

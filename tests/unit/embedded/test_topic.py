@@ -354,6 +354,41 @@ async def test_ledgers_that_all_have_acked_are_deleted() -> None:
             await asyncio.sleep(0)
 
 
+async def test_messages_that_a_seek_went_back_to_are_not_deleted() -> None:
+    disk = Disk()
+    for life in range(2):  # each life begins a ledger
+        async with disk.opened() as storage:
+            topic = await storage.topic("orders")
+            billing, audit = [await topic.subscribe(name) for name in ("billing", "audit")]
+            await topic.publish(numbered(5))
+            if not life:
+                continue
+            await billing.clear_backlog()
+            go_on = held_up_writes(disk, "billing")
+            seeking = asyncio.ensure_future(billing.seek(EARLIEST))
+            await asyncio.sleep(0)
+            await audit.clear_backlog()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            go_on.set()
+            await seeking
+            assert topic.message_count == 10
+            assert len(await received(billing.attach("alice"), 10)) == 10
+
+
+def held_up_writes(disk: Disk, node: str) -> asyncio.Event:
+    """The node is written only after this event."""
+    go_on, put = asyncio.Event(), disk.metadata.put
+
+    async def put_later(path: str, value: bytes, **expected: Any) -> int:
+        if node in path:
+            await go_on.wait()
+        return await put(path, value, **expected)
+
+    disk.metadata.put = put_later  # type: ignore[method-assign]
+    return go_on
+
+
 async def test_host_that_keeps_its_messages_gets_its_own_entries() -> None:
     log = {Position(7, number): f"line {number}" for number in range(5)}
 
