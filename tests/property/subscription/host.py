@@ -73,13 +73,15 @@ class Bare:
         self.sub.persisted(written, now_ms=now_ms)
         return written
 
-    def crash(self, now_ms: int) -> None:
+    def crash(self, settings: SubscriptionSettings, now_ms: int) -> None:
         """The process dies; another one recovers what was durable."""
         snapshot, nacks = self.durable
         cursor, _ = ManagedCursor.from_snapshot(self.ledgers, snapshot)
         nacks = unacked_nacks(nacks, snapshot.mark_delete, snapshot.acked)
         self.request = self.write = None
-        self.sub = self.make(self.ledgers, cursor=cursor, nacks=nacks, now_ms=now_ms)
+        self.sub = self.make(
+            self.ledgers, cursor=cursor, nacks=nacks, settings=settings, now_ms=now_ms
+        )
 
 
 class Host:
@@ -103,7 +105,7 @@ class Host:
             return Subscription(
                 ledgers,
                 kind=kind,
-                settings=settings,
+                settings=given.pop("settings", settings),
                 is_durable=is_durable,
                 keeps_notes=True,
                 **given,
@@ -317,6 +319,14 @@ class Host:
         ledger_id, count = entries[0].position.ledger_id, len(entries)
         self.step(lambda bare: bare.ledgers.add_entries(ledger_id, count))
 
+    def configure(self, settings: SubscriptionSettings) -> None:
+        now_ms, backoff = self.now_ms, settings.backoff
+        self.settings = settings
+        self.step(lambda bare: bare.sub.configure(settings, now_ms=now_ms))
+        self.model.backoff = (
+            None if backoff is None else (backoff.min_delay_ms, backoff.max_delay_ms)
+        )
+
     def receipt(self, who: str | None) -> str | None:
         """A new receipt's token, to be asked for with an ack."""
         self.tokens += 1
@@ -337,8 +347,8 @@ class Host:
 
     def crash(self) -> None:
         """Everything but what is durable is gone. What a write left out comes again."""
-        model, now_ms = self.model, self.now_ms
-        self.step(lambda bare: bare.crash(now_ms))
+        model, settings, now_ms = self.model, self.settings, self.now_ms
+        self.step(lambda bare: bare.crash(settings, now_ms))
         snapshot, _ = self.bare.durable
         model.kind = self.first_kind
         model.out.clear()

@@ -54,6 +54,8 @@ class Model:
     wandered: set[Position] = field(default_factory=set)
     """Waited once for a time of their own, and so lost their place among their key."""
     nack_changes: int = 0
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Exclusive, Failover: what each consumer's newest call for redelivery named."""
 
     # -- what there is
 
@@ -120,6 +122,7 @@ class Model:
             self.read_again()
         self.out[consumer] = set()
         self.permits[consumer] = permits
+        self.epochs[consumer] = 0
 
     def read_again(self) -> None:
         """Nobody has anything, and no redelivery was ever counted."""
@@ -184,6 +187,7 @@ class Model:
             count = 0 if counts is None else counts[place]
             if self.is_single_active:
                 assert count == 0
+                assert delivery.epoch == self.epochs[who], f"{at} is of an older epoch"
                 self._in_order(at)
             else:
                 assert self.permits[who] - messages > 0, f"{who} has no permit for {at}"

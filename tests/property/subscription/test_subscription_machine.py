@@ -11,6 +11,7 @@ A longer run: ``HYPOTHESIS_PROFILE=explore pytest --hypothesis-seed=7 tests/prop
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -67,7 +68,8 @@ class Machine(RuleBasedStateMachine):
         settings = SubscriptionSettings(
             gate=GateSettings(
                 enabled=self.is_strict or draw(st.booleans()),
-                ranges_max=draw(st.integers(0, 4)),
+                ranges_max=(ranges_max := draw(st.integers(0, 4))),
+                resume_ranges=draw(st.sampled_from([None, None, 0, ranges_max])),
                 batch_indexes_max=draw(st.sampled_from([0, 1, 100])),
                 is_strict=self.is_strict,
                 persist_failure_pause_ms=draw(st.sampled_from([0, 2_500])),
@@ -180,7 +182,7 @@ class Machine(RuleBasedStateMachine):
             ledger_ids = ledger_ids[:1]
             if any(at.ledger_id in ledger_ids for at in model.unacked):
                 return
-        if not ledger_ids or host.bare.request is not None:
+        if not ledger_ids:
             return
         ledger_id, now_ms = data.draw(st.sampled_from(ledger_ids)), host.now_ms
         host.step(lambda bare: bare.ledgers.trim_ledger(ledger_id))
@@ -222,6 +224,7 @@ class Machine(RuleBasedStateMachine):
             priority=priority,
             kind=kind,
             hash_ranges=ranges,
+            epoch=0,
             now_ms=now_ms,
         )
         is_taken = isinstance(given, Exclusive) and model.out
@@ -299,10 +302,19 @@ class Machine(RuleBasedStateMachine):
         host, model = self.host, self.host.model
         who = self.consumer(data) if is_known else None
         positions = self.some(data, model.entries)
+        batches = [at for at, entry in model.entries.items() if entry.message_count > 1]
+        parts = [(at, data.draw(st.integers(0, 7))) for at in self.some(data, batches, 2)]
+        if data.draw(st.booleans()):  # one entry twice in one call
+            positions += positions[:1]
+            parts += [(at, data.draw(st.integers(0, 7))) for at, _ in parts[:1]]
         token, now_ms = host.receipt(who) if wants else None, host.now_ms
-        host.step(lambda bare: bare.sub.ack(who, positions, receipt=token, now_ms=now_ms))
+        host.step(
+            lambda bare: bare.sub.ack(who, positions, parts=parts, receipt=token, now_ms=now_ms)
+        )
         host.asked(who, token)
         model.acked(positions)
+        for at, mask in parts:
+            model.acked_partly(at, mask)
         self.settle(is_hasty=is_hasty)
 
     def ack_many(self, data: st.DataObject) -> None:
@@ -358,8 +370,14 @@ class Machine(RuleBasedStateMachine):
         positions = None
         if which != "all":
             positions = self.some(data, self.mine(who) if which == "some" else model.entries)
+            positions += positions[: data.draw(st.integers(0, 1))]
         now_ms, is_active = host.now_ms, host.sub.active_consumer == who
-        host.step(lambda bare: bare.sub.redeliver(who, positions, delay_ms=delay, now_ms=now_ms))
+        epoch = model.epochs[who] = model.epochs[who] + data.draw(st.integers(0, 1))
+        host.step(
+            lambda bare: bare.sub.redeliver(
+                who, positions, delay_ms=delay, epoch=epoch, now_ms=now_ms
+            )
+        )
         model.given(who, positions, delay, now_ms, is_active=is_active)
         self.settle(is_hasty=is_hasty)
 
@@ -423,6 +441,7 @@ class Machine(RuleBasedStateMachine):
     def administrate(self, data: st.DataObject, is_hasty: bool) -> None:
         """What seldom happens."""
         what = ["seek", "skip", "clear", "expire", "trim", "lose", "drop", "crash", "ack many"]
+        what += ["settings"]
         match data.draw(st.sampled_from(what)):
             case "seek":
                 self.seek(data, is_hasty)
@@ -442,6 +461,38 @@ class Machine(RuleBasedStateMachine):
                 self.crash()
             case "ack many" if not self.is_strict:
                 self.ack_many(data)
+            case "settings":
+                self.configure(data, is_hasty)
+
+    def configure(self, data: st.DataObject, is_hasty: bool) -> None:
+        """Other settings at run time; the strict gate keeps its limit, or could not keep it."""
+        draw, host = data.draw, self.host
+        gate = host.settings.gate
+        if not self.is_strict:
+            ranges_max = draw(st.integers(0, 4))
+            gate = replace(
+                gate,
+                enabled=draw(st.booleans()),
+                ranges_max=ranges_max,
+                resume_ranges=draw(st.sampled_from([None, 0, ranges_max])),
+                batch_indexes_max=draw(st.sampled_from([0, 1, 100])),
+            )
+        limits = replace(
+            host.settings.limits,
+            read_entries_max=draw(st.sampled_from([1, 3, 100])),
+            unacked_messages_per_consumer_max=draw(st.sampled_from([0, 2, 5, 50_000])),
+            unacked_messages_per_subscription_max=draw(st.sampled_from([0, 1, 6, 200_000])),
+        )
+        least = draw(st.sampled_from([None, 16, 200]))
+        host.configure(
+            replace(
+                host.settings,
+                gate=gate,
+                limits=limits,
+                backoff=None if least is None else MultiplierRedeliveryBackoff(least, 1_000, 2.0),
+            )
+        )
+        self.settle(is_hasty=is_hasty)
 
     def seek(self, data: st.DataObject, is_hasty: bool) -> None:
         masked = data.draw(st.booleans())
@@ -631,7 +682,7 @@ class Machine(RuleBasedStateMachine):
                 ranges = HALVES[who] if kind == STICKY else ()
                 host.step(
                     lambda bare, who=who, ranges=ranges: bare.sub.attach(
-                        who, hash_ranges=ranges, now_ms=now_ms
+                        who, hash_ranges=ranges, epoch=0, now_ms=now_ms
                     )
                 )
                 assert sub.kind is not None
