@@ -301,10 +301,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return self._is_durable and self._kind is not None and self._kind.holds
 
     @property
-    def consumer_count(self) -> int:
-        return len(self._consumers)
-
-    @property
     def counts(self) -> ConsumerCounts:
         """What all consumers did, those that have left included."""
         redelivered = sum(map(self._redelivered, self._by_key), self._redelivered_by_gone)
@@ -528,20 +524,19 @@ class Subscription(Generic[ConsumerT, EntryT]):
             elif positions:
                 at_once = not parts and len(positions) >= ARRAY_PATH_POSITIONS_MIN
                 self._notes.append(notes.Acked(consumer, positions, cursor.version, at_once))
-        self._held.discard(positions)
+        whole = positions
+        if parts:
+            whole = [*positions, *(at for at, _ in parts if cursor.is_acked(at))]
+        self._held.discard(whole)
         known = self._count_acks(consumer, len(positions) + len(parts), now_ms)
         dispatcher = self._dispatcher
         if dispatcher is not None:
             key = None if known is None else known.key
-            if positions:
-                dispatcher.acked_many(key, positions)
+            if whole:
+                dispatcher.acked_many(key, whole)
             for position, _ in parts:
-                mask = cursor.unacked_mask(position)
-                if mask is not None:
+                if (mask := cursor.unacked_mask(position)) is not None:
                     dispatcher.acked_partly(key, position, mask.bit_count())
-                elif cursor.is_acked(position):
-                    self._held.discard((position,))
-                    dispatcher.acked(key, position)
         self._ask_receipt(consumer, receipt, now_ms)
         self._observe(now_ms)
         return acked
@@ -888,17 +883,13 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
     def _gate_moved(self, now_ms: int) -> None:
         """Note an edge, if the gate has crossed one since this was asked last."""
-        if self._gate.is_open is not self._was_gate_open:
-            if self._gate.is_open:
-                self._gate_opened_at_ms = now_ms
-            self._note_gate()
-
-    def _note_gate(self) -> None:
         gate = self._gate
         if gate.is_open is self._was_gate_open:
             return
         self._was_gate_open = gate.is_open
-        if not gate.is_open:
+        if gate.is_open:
+            self._gate_opened_at_ms = now_ms
+        else:
             self._gate_reasons = [reason.value for reason in gate.reasons]
         if self._notes is not None:
             self._notes.append(notes.GateEdge(gate.is_open, self._gate_reasons))
