@@ -1,7 +1,9 @@
 """An embedded topic through crashes and failing stores: nothing acked comes again, nothing else is skipped.
 
-In virtual time, over memory stores that fail as a plan says. A crash copies what is stored at that moment;
-the next life begins with the copy, and what the old one does while it ends is lost.
+Consumers ack, and send back what they have or what still waits in their queue; the host seeks; a second
+subscription acks everything now and then, so that ledgers are deleted. In virtual time, over memory stores
+that fail as a plan says. A crash copies what is stored at that moment; the next life begins with the copy,
+and what the old one does while it ends is lost.
 """
 
 from __future__ import annotations
@@ -47,6 +49,14 @@ class World:
     acked: set[Position] = field(default_factory=set)
     """Durably, as the host was told."""
     received: set[Position] = field(default_factory=set)
+    passed: set[Position] = field(default_factory=set)
+    """What need not come: a seek went over it, or back to it and is not durable."""
+    moves: int = 0
+    came: set[tuple[Position, int]] = field(default_factory=set)
+    """What came since the life, or the last seek, began: with its redelivery count."""
+
+    def known(self) -> tuple[set[Position], ...]:
+        return set(self.acked), set(self.received), set(self.passed)
 
     def stored(self) -> tuple[MemoryTree, MemoryLedgers]:
         """A copy of what is on the disk now."""
@@ -73,28 +83,30 @@ class World:
         ) as storage:
             topic = await storage.topic("orders")
             sub = await topic.subscribe("billing", kind=self.kind, gate=self.gate)
+            other = await topic.subscribe("audit")
             plan.is_quiet = False
-            yield topic, sub
+            yield topic, sub, other
 
     async def live(self, steps: int) -> None:
         """One life that ends with a crash."""
         held: list[ackgate.Message] = []
         tasks: set[asyncio.Task[None]] = set()
-        before = set(self.acked)
+        before = self.known()
+        self.came.clear()
         with contextlib.suppress(AckGateError):
-            async with self.opened(is_last=False) as (topic, sub):
+            async with self.opened(is_last=False) as (topic, sub, other):
                 consumers = [sub.attach("alice", permits=7)]
                 if not isinstance(self.kind, ackgate.Exclusive):
                     consumers.append(sub.attach("bob", permits=50))
                 tasks |= {asyncio.ensure_future(self.receive(each, held)) for each in consumers}
                 for _ in range(steps):
-                    self.step(topic, consumers, held, tasks)
+                    self.step(topic, (sub, other), consumers, held, tasks)
                     await asyncio.sleep(self.random.choice([0, 0, 0.001, 0.01, 1]))
                     sub._core.check()
                 self.tree, self.ledgers = self.stored()
-                before = set(self.acked)  # what is told from here on did not happen
+                before = self.known()  # what is told from here on did not happen
                 await self.end(tasks)
-        self.acked = before
+        self.acked, self.received, self.passed = before
 
     async def end(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -106,11 +118,12 @@ class World:
     def step(
         self,
         topic: ackgate.EmbeddedTopic,
+        subs: tuple[ackgate.EmbeddedSubscription, ackgate.EmbeddedSubscription],
         consumers: list[ackgate.EmbeddedConsumer],
         held: list[ackgate.Message],
         tasks: set[asyncio.Task[None]],
     ) -> None:
-        what = self.random.choice(["publish", "ack", "ack", "ack", "nack", "leave"])
+        what = self.random.choice(["publish", "ack", "ack", "ack", "nack", "leave", "move"])
         self.random.shuffle(held)
         some, consumer = held[: self.random.randrange(1, 6)], self.random.choice(consumers)
         if what == "publish":
@@ -123,6 +136,31 @@ class World:
             consumer.nack(*some, delay_ms=self.random.choice([None, 0, 700]))
         elif what == "leave" and self.random.random() < 0.2:
             consumer.redeliver_unacked()
+        elif what == "leave" and self.published:
+            consumer.nack(self.random.choice(sorted(self.published)))
+        elif what == "move" and self.random.random() < 0.5:
+            tasks.add(asyncio.ensure_future(self.clear(subs[1])))
+        elif what == "move" and self.published and topic._trim is None:
+            held.clear()
+            tasks.add(asyncio.ensure_future(self.seek(topic, subs[0])))
+
+    async def clear(self, other: ackgate.EmbeddedSubscription) -> None:
+        with contextlib.suppress(AckGateError):
+            await other.clear_backlog()
+
+    async def seek(self, topic: ackgate.EmbeddedTopic, sub: ackgate.EmbeddedSubscription) -> None:
+        target = self.random.choice(sorted(self.published))
+        ahead = {at for at in self.published if at >= target}
+        self.moves += 1
+        self.came.clear()
+        move, kept = self.moves, set(filter(topic.message_ledgers.exists, ahead))
+        self.acked -= ahead
+        self.received -= ahead
+        self.passed |= self.published
+        with contextlib.suppress(AckGateError):
+            await sub.seek(target)
+            if move == self.moves:
+                self.passed -= kept
 
     async def publish(self, topic: ackgate.EmbeddedTopic) -> None:
         count = self.random.randrange(1, 12)
@@ -137,32 +175,41 @@ class World:
     async def ack(
         self, consumer: ackgate.EmbeddedConsumer, messages: list[ackgate.Message]
     ) -> None:
+        move = self.moves
         with contextlib.suppress(AckGateError):
             outcome = await consumer.ack(*messages)
             assert outcome.is_complete
-            self.acked |= {message.position for message in messages}
+            if move == self.moves:
+                self.acked |= {message.position for message in messages}
 
     async def receive(
         self, consumer: ackgate.EmbeddedConsumer, held: list[ackgate.Message]
     ) -> None:
         with contextlib.suppress(AckGateError):
             async for message in consumer:
-                assert message.position not in self.acked, f"{message.position} came again"
-                self.received.add(message.position)
+                self.receives(message)
                 held.append(message)
+
+    def receives(self, message: ackgate.Message) -> None:
+        position, count = message.position, message.redelivery_count
+        assert position not in self.acked, f"{position} came again"
+        if not isinstance(self.kind, ackgate.Exclusive | ackgate.Failover):
+            assert (position, count) not in self.came, f"{position} came twice"
+        self.came.add((position, count))
+        self.received.add(position)
 
     async def drain(self) -> None:
         """The last life: everything is acked as it comes."""
-        async with self.opened(is_last=True) as (_, sub):
+        self.came.clear()
+        async with self.opened(is_last=True) as (_, sub, _):
             consumer = sub.attach("carol", permits=10)
             async with asyncio.timeout(DRAIN_SECONDS_MAX):
                 while sub.backlog:
                     message = await anext(consumer)
-                    assert message.position not in self.acked, f"{message.position} came again"
-                    self.received.add(message.position)
+                    self.receives(message)
                     await consumer.ack(message)
             assert sub.gate.is_open
-        assert self.published <= self.received | self.acked, "skipped"
+        assert self.published <= self.received | self.acked | self.passed, "skipped"
 
 
 @pytest.mark.slow
