@@ -1,7 +1,8 @@
 """A connection to one bookie: many requests under way, replies in any order.
 
-Edge. What was queued in one turn of the loop goes to the socket in one piece; replies to adds, of which
-one read of the socket brings hundreds, are unpacked in bulk::
+Edge. What was queued in one turn of the loop goes to the socket together, in pieces of some 64 KiB: a
+bookie begins with the first piece while the rest of a burst is still being encoded. Replies to adds, of
+which one read of the socket brings hundreds, are unpacked in bulk::
 
     add   --> queue --(bound of unanswered adds, room in the socket)--> bookie --> AddReplies.added
     read  ------------------------------------------------------------> bookie --> its future
@@ -12,8 +13,10 @@ Protocol v2 has no request ids: a reply is matched by operation, ledger and entr
 A new connection is asked for an entry that no bookie has, before it is used: one that is frozen answers
 nothing, one that wants authentication says so, and what is no bookie answers something else.
 
-A connection that brings no reply for `timeout_seconds` while some are due has failed, and everything on
-it with it. It is not used again: `BookieConnections` opens the next one.
+A connection that brings no reply to an add for `timeout_seconds` while some are due has failed, and
+everything on it with it; so has one that brings none to a read. Each has its own clock: a bookie whose
+journal hangs still answers reads. A failed connection is not used again: `BookieConnections` opens the
+next one.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ _SIZE_BYTES: Final = 4
 _MANY_REPLIES: Final = 32
 """So many are taken apart as an array."""
 
-_WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
+_PIECE_BYTES: Final = 64 * 1024
+"""Adds are written as soon as so many bytes wait, and not more at a time. Also the transport's limit: above
+it uvloop writes at once instead of at the end of the turn, and what the socket does not take waits here."""
 
 
 class AddReplies(Protocol):
@@ -110,6 +115,7 @@ class BookieConnection(asyncio.Protocol):
         self._is_paused = False
         self._sinks: dict[int, AddReplies] = {}
         self._queue: deque[AddBlock] = deque()
+        self._queued_bytes = 0
         self._requests: list[bytes] = []
         """Of reads, until this turn of the loop ends."""
         self._is_flush_due = False
@@ -123,8 +129,12 @@ class BookieConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._has_only_shaken_hands = False
         """TLS is there, and the bookie has not answered anything since."""
-        self._heard_at = 0.0
-        """By the loop's clock: the last reply, or when one began to be due."""
+        self._received_at = 0.0
+        """By the loop's clock, as all times here: when the socket last brought something."""
+        self._adds_heard_at = 0.0
+        """The last reply to an add, or when one began to be due."""
+        self._reads_heard_at = 0.0
+        """The same for reads."""
 
     @classmethod
     async def open(
@@ -182,7 +192,11 @@ class BookieConnection(asyncio.Protocol):
         if self.error is None:
             self._counters.queued(block.entry_count, len(block.frames))
             self._queue.append(block)
-            self._flush_soon()
+            self._queued_bytes += len(block.frames)
+            if self._queued_bytes >= _PIECE_BYTES:
+                self._flush()
+            else:
+                self._flush_soon()
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
@@ -191,19 +205,30 @@ class BookieConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        queue, transport = self._queue, self._transport
-        if transport is None or self._is_paused or self.error is not None:
-            return
-        if queue:
-            self._expect_replies()
-        pieces, self._requests = self._requests, []
         now = asyncio.get_running_loop().time()
-        while queue and self._sent.unanswered < UNANSWERED_ADDS_MAX:
+        while (transport := self._free_transport()) is not None:
+            piece = self._next_piece(now)
+            if not piece:
+                break
+            transport.write(piece)
+
+    def _free_transport(self) -> asyncio.Transport | None:
+        return None if self._is_paused or self.error is not None else self._transport
+
+    def _next_piece(self, now: float) -> bytes:
+        """Requests of reads, and of adds what the bookie has room for, up to the size of a piece."""
+        parts, self._requests = self._requests, []
+        queue, sent, size = self._queue, self._sent, 0
+        if queue and not sent.unanswered:
+            self._adds_heard_at = now
+            self._watch_replies()
+        while queue and size < _PIECE_BYTES and sent.unanswered < UNANSWERED_ADDS_MAX:
             block = queue.popleft()
-            self._sent.sent(block.entry_count, len(block.frames), now)
-            pieces.append(block.frames)
-        if pieces:
-            transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            size += len(block.frames)
+            sent.sent(block.entry_count, len(block.frames), now)
+            parts.append(block.frames)
+        self._queued_bytes -= size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     # --------------------------------------------------------------------------------------- reads
 
@@ -248,20 +273,25 @@ class BookieConnection(asyncio.Protocol):
     def _begin_read(self) -> _Asked:
         if self.error is not None:
             raise type(self.error)(*self.error.args)
-        self._expect_replies()
-        self._counters.outstanding_reads += 1
         loop = asyncio.get_running_loop()
-        return _Asked(loop.create_future(), loop.time())
+        now = loop.time()
+        if not (self._reads or self._batch_reads):
+            self._reads_heard_at = now
+            self._watch_replies()
+        self._counters.outstanding_reads += 1
+        return _Asked(loop.create_future(), now)
 
     # ------------------------------------------------------------------------------------- replies
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         self._has_only_shaken_hands = False
         if self._chunks:
             self._chunks.append(data)
             self._chunk_bytes += len(data)
             if self._chunk_bytes < self._wanted_bytes:
+                # Other replies come after this long one, to adds as well.
+                self._adds_heard_at = self._reads_heard_at = self._received_at
                 return
             data = b"".join(self._chunks)
             self._chunks.clear()
@@ -322,7 +352,7 @@ class BookieConnection(asyncio.Protocol):
                 self._refused(ledger, entry, code)
         if entry_ids:
             self._added(ledger_id, entry_ids)
-        self._sent.answered(count, self._heard_at)
+        self._heard_adds(count)
         return at + count * ADD_REPLY.size
 
     def _parse_many_adds(self, data: bytes, at: int) -> int:
@@ -339,8 +369,13 @@ class BookieConnection(asyncio.Protocol):
             if count < _MANY_REPLIES:
                 return at
         self._added(ledger_id, rows["entry"][:count].astype(np.int64))
-        self._sent.answered(count, self._heard_at)
+        self._heard_adds(count)
         return at + count * ADD_REPLY.size
+
+    def _heard_adds(self, count: int) -> None:
+        if count:
+            self._adds_heard_at = self._received_at
+            self._sent.answered(count, self._received_at)
 
     def _added(self, ledger_id: int, entry_ids: NDArray[np.int64] | list[int]) -> None:
         self._counters.adds += len(entry_ids)
@@ -365,17 +400,18 @@ class BookieConnection(asyncio.Protocol):
                 self.has_read_batches = True
                 asked = self._batch_reads.pop(reply.request_id, None)
             case Opcode.ADD:  # a failure may come in a frame of another length
-                self._sent.answered(1, self._heard_at)
+                self._heard_adds(1)
                 self._refused(reply.ledger_id, reply.entry_id, reply.code)
         if asked is not None:
-            self._counters.read(self._heard_at - asked.at)
+            self._reads_heard_at = self._received_at
+            self._counters.read(self._received_at - asked.at)
             resolve(asked.reply, reply)
 
     # ------------------------------------------------------------------------------------- the end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
-        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(high=_PIECE_BYTES)
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -406,6 +442,7 @@ class BookieConnection(asyncio.Protocol):
         for block in self._queue:
             self._counters.dropped(block.entry_count, len(block.frames))
         self._queue.clear()
+        self._queued_bytes = 0
         self._sent.drop()
         self._counters.last_error = str(error)
         asked = [each for waiting in self._reads.values() for each in waiting]
@@ -420,21 +457,22 @@ class BookieConnection(asyncio.Protocol):
         for sink in sinks.values():
             sink.lost(error)
 
-    def _expect_replies(self) -> None:
-        """Called before a request: the bookie's time runs from here if it owed no reply."""
-        if self._sent.unanswered or self._reads or self._batch_reads:
-            return
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
+    def _watch_replies(self) -> None:
         if self._watch is None:
+            loop = asyncio.get_running_loop()
             self._watch = loop.call_later(self._timeout_seconds, self._look)
 
     def _look(self) -> None:
         self._watch = None
-        if not (self._sent.unanswered or self._reads or self._batch_reads):
+        heard_at: list[float] = []
+        if self._sent.unanswered:
+            heard_at.append(self._adds_heard_at)
+        if self._reads or self._batch_reads:
+            heard_at.append(self._reads_heard_at)
+        if not heard_at:
             return
         loop = asyncio.get_running_loop()
-        left = self._heard_at + self._timeout_seconds - loop.time()
+        left = min(heard_at) + self._timeout_seconds - loop.time()
         if left > 0:
             self._watch = loop.call_later(left, self._look)
             return
