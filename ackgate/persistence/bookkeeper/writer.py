@@ -1,7 +1,9 @@
 """The one writer of an open ledger on a BookKeeper cluster.
 
 Edge. `append` gives ids and returns; what was gathered in one turn of the loop is encoded once and goes
-to all bookies that are to have it. Nothing is kept per entry but what a bookie answered out of order::
+to all bookies that are to have it. Nothing is kept per entry but what a bookie answered out of order. A
+place keeps what its bookie has not answered, also if the others have confirmed it: a busy bookie is sent
+it again, and a slow one counts for `has_room`::
 
              append              once a turn             ack quorum has synced it
     payloads ------> gathered ----------------> in flight -----------------------> confirmed
@@ -22,6 +24,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -69,13 +73,23 @@ _BUSY_SECONDS: Final = 0.05
 """After TOO_MANY_REQUESTS: a bookie is slow, not gone, and is sent the entry again."""
 
 _RETRY_SECONDS: Final = 1.0
-"""Between attempts to fill a lost place without which the ledger goes on."""
+"""Between attempts to fill a lost place without which the ledger goes on, and before a bookie that refused
+an add (its disks are full, as a rule) is tried again."""
 
 
 class _Place:
     """A bookie's place in the ensemble. Implements `AddReplies` for as long as the bookie has it."""
 
-    __slots__ = ("_early", "_next", "_number", "_writer", "connection")
+    __slots__ = (
+        "_busy",
+        "_early",
+        "_next",
+        "_number",
+        "_unanswered",
+        "_writer",
+        "connection",
+        "unanswered_bytes",
+    )
 
     def __init__(
         self,
@@ -89,6 +103,11 @@ class _Place:
         self._number = number
         self._early: set[int] = set()
         """Answered before entries with lower ids."""
+        self._busy: list[int] = []
+        """Refused for now: sent again soon."""
+        self._unanswered: deque[tuple[int, AddBlock]] = deque()
+        """By the last entry, in order."""
+        self.unanswered_bytes = 0
         self._next = writer.next_held(number, first)
         """The lowest entry that belongs here and was not answered."""
         self.connection = connection
@@ -96,15 +115,22 @@ class _Place:
         if connection is not None:
             connection.begin(writer.ledger_id, self)
 
-    def add(self, block: AddBlock | None) -> None:
+    def add(self, last_entry_id: int, block: AddBlock | None) -> None:
         if block is not None and self.connection is not None:
+            self._unanswered.append((last_entry_id, block))
+            self.unanswered_bytes += len(block.frames)
             self.connection.add(block)
 
     def leave(self) -> None:
         """What the bookie answers from now on does not count."""
         if self.connection is not None:
             self.connection.end(self._writer.ledger_id, self)
-            self.connection = None
+            self._forget()
+
+    def _forget(self) -> None:
+        self.connection = None
+        self._unanswered.clear()
+        self.unanswered_bytes = 0
 
     def added(self, entry_ids: NDArray[np.int64] | list[int]) -> None:
         before = self._next
@@ -113,6 +139,9 @@ class _Place:
         elif not self._take_run(entry_ids):
             self._take(entry_ids.tolist())
         if self._next != before:
+            unanswered = self._unanswered
+            while unanswered and unanswered[0][0] < self._next:
+                self.unanswered_bytes -= len(unanswered.popleft()[1].frames)
             self._writer.place_synced(self._number, self._next - 1)
 
     def _take_run(self, entry_ids: NDArray[np.int64]) -> bool:
@@ -143,10 +172,24 @@ class _Place:
                 self._next = self._writer.next_held(self._number, self._next + 1)
 
     def refused(self, entry_id: int, code: int) -> None:
-        self._writer.place_refused(self._number, entry_id, code)
+        if code != Code.TOO_MANY_REQUESTS:
+            self._writer.place_refused(self._number, code)
+            return
+        if not self._busy:
+            asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._send_again)
+        self._busy.append(entry_id)
+
+    def _send_again(self) -> None:
+        busy, self._busy = sorted(self._busy), []
+        sent = 0
+        for last_entry_id, block in self._unanswered:
+            after = bisect_right(busy, last_entry_id)
+            if after > sent and self.connection is not None:
+                self.connection.add(block)
+            sent = after
 
     def lost(self, error: StorageError) -> None:
-        self.connection = None
+        self._forget()
         self._writer.place_lost(self._number, error)
 
 
@@ -177,6 +220,10 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         self.is_everywhere = metadata.write_quorum == metadata.ensemble_size
         self._lost: dict[int, StorageError] = {}
         """Places whose bookie failed and was not replaced."""
+        self._refused_at: dict[str, float] = {}
+        """By bookie: when it last refused an add, by the loop's clock."""
+        self._stalled_at: float | None = None
+        """Since when the ack quorum is out of reach, with nothing confirmed after it."""
         self._reported_lost: frozenset[int] = frozenset()
         self._retry: asyncio.TimerHandle | None = None
         self._is_frozen = False
@@ -220,8 +267,8 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         blocks = self._blocks(first, last, parts)
         self._adds.put(Flight(last, payload_bytes, blocks, tickets))
         for place, block in zip(self._places, blocks, strict=True):
-            place.add(block)
-        if self._lost and not self._border.reaches_ack_quorum(set(self._lost)):
+            place.add(last, block)
+        if self._lost and not self._has_ack_quorum:
             self._start_change()
 
     def _blocks(self, first: int, last: int, parts: Sequence[bytes]) -> tuple[AddBlock | None, ...]:
@@ -243,6 +290,16 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         if isinstance(error, LedgerFencedError) and not isinstance(self._end, LedgerFencedError):
             self._connections.counters.ledgers_fenced += 1
         super()._finish(error)
+        self._let_go()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether adds in flight are below the bounds, and so is what each bookie has not answered.
+
+        The ack quorum may be far ahead of a slow bookie, which is sent everything all the same.
+        """
+        bytes_max = self._bounds.in_flight_bytes_max
+        return super().has_room and all(p.unanswered_bytes < bytes_max for p in self._places)
 
     # ------------------------------------------------------------------------- what bookies answer
 
@@ -250,9 +307,10 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         """A bookie has synced all that it was sent up to this entry."""
         self._border.synced(place, last_entry_id)
         self._confirm()
+        self._give_room()
 
-    def place_refused(self, place: int, entry_id: int, code: int) -> None:
-        """A bookie did not take an entry."""
+    def place_refused(self, place: int, code: int) -> None:
+        """A bookie did not take an entry, and will not for a while."""
         match code:
             case Code.FENCED:
                 self._finish(LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
@@ -260,20 +318,11 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
                 self._finish(
                     ConfigurationError(f"ledger {self.ledger_id}: a bookie wants another password")
                 )
-            case Code.TOO_MANY_REQUESTS:
-                loop = asyncio.get_running_loop()
-                loop.call_later(_BUSY_SECONDS, self._send_again, self._places[place], entry_id)
             case _:
                 bookie_id = self._entry.metadata.fragments[-1].ensemble[place]
+                self._refused_at[bookie_id] = asyncio.get_running_loop().time()
                 self._places[place].leave()
                 self.place_lost(place, StorageError(f"bookie {bookie_id}: {code_name(code)}"))
-
-    def _send_again(self, place: _Place, entry_id: int) -> None:
-        number = next((n for n, each in enumerate(self._places) if each is place), None)
-        for flight in self._adds.flights():
-            if number is not None and flight.last_entry_id >= entry_id:
-                place.add(flight.batches[number])
-                return
 
     def place_lost(self, place: int, error: StorageError) -> None:
         """A bookie has failed."""
@@ -284,6 +333,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             return
         logger.warning("ledger %d: %s", self.ledger_id, error)
         self._lost[place] = error
+        self._give_room()  # what it had not answered counts no more
         self._start_change()
 
     def _start_change(self) -> None:
@@ -298,6 +348,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             before = self._adds.last_add_confirmed
             self._adds.confirm(self._border.border())
             if self._adds.last_add_confirmed != before:
+                self._stalled_at = None
                 self._give_room()
 
     # ------------------------------------------------------------------------------ ensemble change
@@ -305,22 +356,14 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
     async def _fill_lost_places(self) -> None:
         """Bring spares to where bookies failed, or connect again, or go on without, or end."""
         try:
-            deadline: float | None = None
             while self._lost and not self._is_through:
+                self._check_progress()
                 if await self._replace_one() or await self._reconnect():
                     continue
-                is_enough = self._border.reaches_ack_quorum(set(self._lost))
-                if is_enough or not self._adds.count:
+                if self._has_ack_quorum or not self._adds.count:
                     self._try_later()
                     break
-                now = asyncio.get_running_loop().time()
-                deadline = deadline or now + self._timeout_seconds
-                if now >= deadline:
-                    reasons = "; ".join(map(str, self._lost.values()))
-                    raise LedgerWriteError(  # noqa: TRY301
-                        f"ledger {self.ledger_id}: below its ack quorum, and no other bookie: {reasons}"
-                    )
-                await asyncio.sleep(min(deadline - now, _BUSY_SECONDS))
+                await asyncio.sleep(_BUSY_SECONDS)
         except (MetadataConflictError, NoSuchLedgerError, LedgerFencedError) as conflict:
             self._finish(LedgerFencedError(f"ledger {self.ledger_id}: {conflict}"))
         except LedgerWriteError as refused:
@@ -330,6 +373,26 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         finally:
             self._change = None
             self._confirm()
+
+    @property
+    def _has_ack_quorum(self) -> bool:
+        return self._border.reaches_ack_quorum(set(self._lost))
+
+    def _check_progress(self) -> None:
+        """Raise `LedgerWriteError` if adds have waited for an ack quorum for the whole time-out.
+
+        A spare, or a bookie that is connected to again, may refuse adds or not answer: that is no progress.
+        """
+        if self._has_ack_quorum or not self._adds.count:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._stalled_at is None:
+            self._stalled_at = now
+        if now >= self._stalled_at + self._timeout_seconds:
+            reasons = "; ".join(map(str, self._lost.values()))
+            raise LedgerWriteError(
+                f"ledger {self.ledger_id}: below its ack quorum, and no other bookie: {reasons}"
+            )
 
     def _try_later(self) -> None:
         if self._lost.keys() != self._reported_lost:
@@ -344,7 +407,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         """Put a spare in one lost place. False if there is none."""
         ensemble = list(self._entry.metadata.fragments[-1].ensemble)
         try:
-            (spare,) = await self._connections.choose(1, besides=ensemble)
+            (spare,) = await self._connections.choose(1, besides={*ensemble, *self._refusing()})
         except NotEnoughBookiesError:
             return False
         if not self._lost or self._is_through:
@@ -376,9 +439,11 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
     async def _reconnect(self) -> bool:
         """Connect again to one bookie that was lost, unless another client has recovered the ledger."""
         ensemble = self._entry.metadata.fragments[-1].ensemble
+        refusing = self._refusing()
         connecting = {
             asyncio.ensure_future(self._connections.get(ensemble[number])): number
             for number in sorted(self._lost)
+            if ensemble[number] not in refusing
         }
         try:
             while connecting:
@@ -398,6 +463,11 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
                 attempt.cancel()
         return False
 
+    def _refusing(self) -> set[str]:
+        """Bookies that refused an add a moment ago."""
+        since = asyncio.get_running_loop().time() - _RETRY_SECONDS
+        return {bookie_id for bookie_id, at in self._refused_at.items() if at > since}
+
     async def _check_ownership(self) -> None:
         """Raises `LedgerFencedError` if another client has recovered the ledger."""
         found = await self._cluster.read(self.ledger_id, is_latest=True)
@@ -408,6 +478,8 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
 
     def _take_place(self, number: int, connection: BookieConnection | None) -> None:
         """The bookie gets what is in flight, and counts from the first of it on."""
+        if self._is_through:
+            return
         place = _Place(self, number, connection, self.last_add_confirmed + 1)
         self._places[number] = place
         self._border.replaced(number, self.last_add_confirmed)
@@ -415,7 +487,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             return  # lost again meanwhile: tried again
         del self._lost[number]
         for flight in self._adds.flights():
-            place.add(flight.batches[number])
+            place.add(flight.last_entry_id, flight.batches[number])
 
     def _let_go(self) -> None:
         if self._retry is not None:
