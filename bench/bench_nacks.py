@@ -28,12 +28,13 @@ import shutil
 import subprocess
 import sys
 import time
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ackgate.cursor import Position
+from ackgate.cursor import NackedLedger, Position, earliest_nacks
 from ackgate.dispatcher.nacks import NackTracker
 from bench.usage import resident_bytes
 
@@ -53,6 +54,9 @@ FRAME_ENTRIES: Final = 1_000
 """The client's most positions in one REDELIVER command."""
 
 BITS: Final = 8
+IMAGE_BYTES: Final = 65_536
+"""Default of ``pendingNacksMaxBytesToPersist``."""
+
 SEED_MB: Final = {1_000_000: 64.0, 10_000_000: 512.0}
 """Published for Pulsar's map before PIP-393."""
 
@@ -206,10 +210,12 @@ class Arrays:
         each = (time.process_time() - began) / len(positions)
         assert acked
         began = time.process_time()
-        frozen = self.tracker.frozen(100_000)
+        nacks = earliest_nacks(
+            starmap(NackedLedger, self.tracker.parts()), IMAGE_BYTES, precision_bits=BITS
+        )
         return {
             "ack of what waits, ns": round(each * 1e9),
-            f"freeze the earliest {frozen.entry_count}, ms": round(
+            f"an image of the earliest {nacks.entry_count}, ms": round(
                 (time.process_time() - began) * 1e3, 2
             ),
         }

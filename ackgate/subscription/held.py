@@ -31,7 +31,7 @@ from pyroaring import BitMap
 
 from ackgate.cursor import NackedLedger, NackImage, PositionSet, earliest_nacks
 from ackgate.described import statistic
-from ackgate.dispatcher.nacks import FrozenNacks, NackSettings, NackTracker
+from ackgate.dispatcher.nacks import NackSettings, NackTracker
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class HeldNacks:
         self.version = 0
         self._backoff: MultiplierRedeliveryBackoff | None = None
         self._settings = NackSettings(precision_bits=PRECISION_BITS_MAX)
-        self._tracker = _restored(recovered, self._settings)
+        self._tracker = NackTracker.restore(recovered, self._settings)
 
     def configure(self, backoff: MultiplierRedeliveryBackoff | None) -> None:
         """Set the backoff for later nacks. None: only nacks with a delay of their own are held."""
@@ -143,8 +143,7 @@ class HeldNacks:
         """Hold these, given back so often before; for `delay_ms`, or else as the backoff says.
 
         `chance` (0 to 1) is asked only where there is jitter. Returns what is not held: there is
-        neither delay nor backoff, or no room for one more ledger. Raises `CallerError` for a delay
-        that cannot be.
+        neither delay nor backoff, or the wait would end after 2^63 - 1 ms.
         """
         backoff = self._backoff
         if not positions or (delay_ms is None and backoff is None):
@@ -238,16 +237,6 @@ class HeldNacks:
         parts = (NackedLedger(*part) for part in self._tracker.parts())
         kept = earliest_nacks(parts, bytes_max, precision_bits=self._settings.precision_bits)
         return NackImage(self.version, kept, self._tracker.whole_count)
-
-
-def _restored(nacks: PendingNacks, settings: NackSettings) -> NackTracker:
-    if not nacks:
-        return NackTracker(settings)
-    keys_ms, ledger_ids, entry_ids = zip(*nacks, strict=True)
-    frozen = FrozenNacks(
-        np.array(keys_ms, dtype=np.int64), np.array(ledger_ids, dtype=np.int64), entry_ids
-    )
-    return NackTracker.restore(frozen, settings)
 
 
 # ------------------------------------------------------------------------------ both

@@ -60,8 +60,7 @@ FACES: dict[str, str] = {
         TimeBucketTracker time_ms times_ms
     """,
     "ackgate.dispatcher.nacks": """
-        DueNacks FrozenNacks MemberNack MultiplierRedeliveryBackoff NOTHING_FROZEN NackSettings
-        NackTracker WHOLE deadline_ms
+        DueNacks MultiplierRedeliveryBackoff NackSettings NackTracker WHOLE deadline_ms
     """,
     "ackgate.dispatcher.timing": """
         BatchWheel DelayedOperation PURGE_INTERVAL Purgatory PurgatoryStatistics SLOTS_PER_LEVEL

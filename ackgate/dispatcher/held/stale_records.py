@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyroaring import BitMap
 
-from ackgate.cursor import Position, PositionSet, run_bounds
-from ackgate.dispatcher.held.runs import Runs, joined, ordered, single
+from ackgate.cursor import Position, PositionSet, bitmap_of, run_bounds
+from ackgate.dispatcher.held.runs import Runs, expanded, joined, ordered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +40,8 @@ class StaleRecords:
     def __init__(self) -> None:
         self.positions = PositionSet()
         self.moved = {}
-        self._moved_to: dict[int, set[Position]] = {}
+        self._moved_to: dict[int, dict[int, BitMap]] = {}
+        """Key -> ledger -> entries of `moved`."""
 
     def __bool__(self) -> bool:
         return bool(self.positions.entry_count)
@@ -67,14 +68,18 @@ class StaleRecords:
     def move(self, position: Position, key: int) -> None:
         """A stale position is tracked again."""
         self.moved[position] = key
-        self._moved_to.setdefault(key, set()).add(position)
+        ledger_id, entry_id = position
+        self._moved_to.setdefault(key, {}).setdefault(ledger_id, BitMap()).add(entry_id)
 
     def taken(self, position: Position) -> None:
         """The record that counted is taken, or counts no more."""
         key = self.moved.pop(position, None)
         if key is not None:
+            ledger_id, entry_id = position
             at_key = self._moved_to[key]
-            at_key.discard(position)
+            at_key[ledger_id].remove(entry_id)
+            if not at_key[ledger_id]:
+                del at_key[ledger_id]
             if not at_key:
                 del self._moved_to[key]
 
@@ -110,7 +115,7 @@ class StaleRecords:
         return ordered(joined(kept)), ordered(joined(dropped))
 
     def _revived(self, dropped: Runs) -> list[Runs]:
-        """Runs of one entry each that were dropped although they count."""
+        """The runs of entries that were dropped although they count, each entry once."""
         revived = []
         keys, firsts = np.unique(dropped.keys, return_index=True)
         stops = np.append(firsts[1:], dropped.keys.size)
@@ -119,17 +124,24 @@ class StaleRecords:
             if at_key is None:
                 continue
             rows = dropped.rows(slice(first, stop))
-            for ledger_id, entry_id in at_key:
-                is_named = (rows.ledger_ids == ledger_id) & (rows.starts <= entry_id)
-                if bool((is_named & (rows.stops > entry_id)).any()):
-                    revived.append(single(key, ledger_id, entry_id, entry_id + 1))
+            for ledger_id, moved in at_key.items():
+                _, _, entry_ids = expanded(rows.rows(rows.ledger_ids == ledger_id))
+                found = moved & bitmap_of(entry_ids)
+                if found:
+                    revived.append(_rows_of(key, ledger_id, found))
         return revived
 
     def check(self) -> None:
         self.positions.check()
         assert all(position in self.positions for position in self.moved)
-        moved_to = {(key, position) for position, key in self.moved.items()}
-        assert moved_to == {(key, each) for key, all_ in self._moved_to.items() for each in all_}
+        moved_to = {
+            Position(ledger_id, entry_id): key
+            for key, ledgers in self._moved_to.items()
+            for ledger_id, entries in ledgers.items()
+            for entry_id in entries
+        }
+        assert moved_to == self.moved
+        assert all(all(ledgers.values()) for ledgers in self._moved_to.values())
 
 
 def _split_ledger(runs: Runs, stale: BitMap, kept: list[Runs], dropped: list[Runs]) -> None:

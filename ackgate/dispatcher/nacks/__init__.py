@@ -1,10 +1,5 @@
 """Negatively acknowledged entries, each until its time (PIP-393). Pure."""
 
-from ackgate.dispatcher.nacks.frozen import (
-    NOTHING_FROZEN,
-    FrozenNacks,
-    MemberNack,
-)
 from ackgate.dispatcher.nacks.settings import (
     MultiplierRedeliveryBackoff,
     NackSettings,
@@ -17,11 +12,8 @@ from ackgate.dispatcher.nacks.tracker import (
 )
 
 __all__ = [
-    "NOTHING_FROZEN",
     "WHOLE",
     "DueNacks",
-    "FrozenNacks",
-    "MemberNack",
     "MultiplierRedeliveryBackoff",
     "NackSettings",
     "NackTracker",

@@ -15,78 +15,77 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from pyroaring import BitMap
+from ackgate.cursor import PositionSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from ackgate.cursor import Position
 
 PAIR_BYTES: Final = 320
 """Of memory for an entry in a bucket, mask and all."""
 
 
 class MemberNacks:
-    """Masks by slot and key."""
+    """Masks by entry and key."""
 
-    __slots__ = ("_keys", "_keys_of", "_masks", "pair_count", "slots")
+    __slots__ = ("_keys", "_keys_of", "_masks", "pair_count", "positions")
 
-    slots: BitMap
+    positions: PositionSet
     """Entries of which any message waits. Others read it; only this class writes it."""
 
     pair_count: int
     """(Entry, key) pairs. O(1)."""
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.slots = BitMap()
-        self.pair_count = 0
-        self._masks: dict[int, dict[int, int]] = {}
-        """Key -> slot -> mask."""
-        self._keys_of: dict[int, tuple[int, ...]] = {}
+        self.positions = PositionSet()
+        self._masks: dict[int, dict[Position, int]] = {}
+        """Key -> entry -> mask."""
+        self._keys_of: dict[Position, tuple[int, ...]] = {}
         self._keys: list[int] = []
         """A heap of the keys of `_masks`, and perhaps some that are gone."""
+        self.pair_count = 0
 
-    def put(self, slot: int, key: int, mask: int) -> None:
+    def put(self, position: Position, key: int, mask: int) -> None:
         """Let these messages wait for this key, and for no other from now on."""
-        keys = self._keys_of.get(slot, ())
+        keys = self._keys_of.get(position, ())
         for other in keys:
             if other != key:
-                self._clear_bits(slot, other, mask)
+                self._clear_bits(position, other, mask)
         at = self._masks.get(key)
         if at is None:
             at = self._masks[key] = {}
             heappush(self._keys, key)
-        at[slot] = at.get(slot, 0) | mask
+        at[position] = at.get(position, 0) | mask
         if key not in keys:
-            self._keys_of[slot] = (*self._keys_of.get(slot, ()), key)
+            self._keys_of[position] = (*self._keys_of.get(position, ()), key)
             self.pair_count += 1
-            self.slots.add(slot)
+            self.positions.add(*position)
 
-    def discard(self, slot: int, mask: int) -> bool:
+    def discard(self, position: Position, mask: int) -> bool:
         """These messages wait no more (-1: none of the entry does). Did any of them?"""
-        keys = self._keys_of.get(slot, ())
-        found = [key for key in keys if self._masks[key][slot] & mask]
+        keys = self._keys_of.get(position, ())
+        found = [key for key in keys if self._masks[key][position] & mask]
         for key in found:
-            self._clear_bits(slot, key, mask)
+            self._clear_bits(position, key, mask)
         return bool(found)
 
-    def _clear_bits(self, slot: int, key: int, mask: int) -> None:
+    def _clear_bits(self, position: Position, key: int, mask: int) -> None:
         at = self._masks[key]
-        left = at[slot] & ~mask
+        left = at[position] & ~mask
         if left:
-            at[slot] = left
+            at[position] = left
             return
-        del at[slot]
+        del at[position]
         if not at:
             del self._masks[key]
-        keys = tuple(other for other in self._keys_of[slot] if other != key)
+        keys = tuple(other for other in self._keys_of[position] if other != key)
         self.pair_count -= 1
         if keys:
-            self._keys_of[slot] = keys
+            self._keys_of[position] = keys
         else:
-            del self._keys_of[slot]
-            self.slots.remove(slot)
+            del self._keys_of[position]
+            self.positions.discard(*position)
 
     @property
     def first_key(self) -> int | None:
@@ -95,37 +94,36 @@ class MemberNacks:
             heappop(self._keys)
         return self._keys[0] if self._keys else None
 
-    def mask(self, slot: int) -> int:
+    def mask(self, position: Position) -> int:
         """All messages of the entry that wait, whatever for."""
         mask = 0
-        for key in self._keys_of.get(slot, ()):
-            mask |= self._masks[key][slot]
+        for key in self._keys_of.get(position, ()):
+            mask |= self._masks[key][position]
         return mask
 
-    def waiting(self, key: int) -> Mapping[int, int]:
-        """Slot -> mask of what waits for this key. Read only."""
+    def waiting(self, key: int) -> Mapping[Position, int]:
+        """Entry -> mask of what waits for this key. Read only."""
         return self._masks.get(key, {})
 
-    def take(self, slot: int, key: int) -> int:
+    def take(self, position: Position, key: int) -> int:
         """Take out what of the entry waits for this key. Returns its mask; 0: nothing waits."""
-        mask = self._masks.get(key, {}).get(slot, 0)
+        mask = self._masks.get(key, {}).get(position, 0)
         if mask:
-            self._clear_bits(slot, key, mask)
+            self._clear_bits(position, key, mask)
         return mask
 
-    def ordered_keys(self) -> Iterator[int]:
-        """Keys that something waits for, ascending."""
-        return iter(sorted(self._masks))
-
     def check(self) -> None:
-        assert BitMap(self._keys_of) == self.slots
+        self.positions.check()
+        assert set(self._keys_of) == set(self.positions)
         assert self.pair_count == sum(map(len, self._keys_of.values()))
-        pairs = {(slot, key) for key, at in self._masks.items() for slot in at}
-        assert pairs == {(slot, key) for slot, keys in self._keys_of.items() for key in keys}
+        pairs = {(position, key) for key, at in self._masks.items() for position in at}
+        assert pairs == {
+            (position, key) for position, keys in self._keys_of.items() for key in keys
+        }
         assert set(self._keys) >= set(self._masks)
         assert all(self._masks.values())
-        for slot, keys in self._keys_of.items():
-            masks = [self._masks[key][slot] for key in keys]
+        for position, keys in self._keys_of.items():
+            masks = [self._masks[key][position] for key in keys]
             assert all(mask > 0 for mask in masks)
             union = 0
             for mask in masks:

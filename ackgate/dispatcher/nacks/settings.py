@@ -76,12 +76,12 @@ class NackSettings:
         return delays
 
 
-def check_ms(what: str, value: int) -> None:
-    """Raise `CallerError` naming the value if it is no whole number of milliseconds, or too large."""
+def check_ms(what: str, value: int, least: int = 0) -> None:
+    """Raise `CallerError` naming the value if it is no whole number of milliseconds in bounds."""
     if type(value) is not int:
         raise CallerError(f"{what} must be whole milliseconds, not {value!r}")
-    if not 0 <= value <= TIME_MS_MAX:
-        raise CallerError(f"{what} must be 0 to {TIME_MS_MAX} ms, not {value}")
+    if not least <= value <= TIME_MS_MAX:
+        raise CallerError(f"{what} must be {least} to {TIME_MS_MAX} ms, not {value}")
 
 
 def deadline_ms(now_ms: int, delay_ms: int) -> int:
@@ -96,10 +96,6 @@ def deadline_ms(now_ms: int, delay_ms: int) -> int:
 
 
 # ------------------------------------------------------------------------------ backoff
-
-
-DELAY_MS_MAX: Final = TIME_MS_MAX
-"""No delay is longer: Pulsar's are signed 64-bit numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +128,8 @@ class MultiplierRedeliveryBackoff:
 
     def __post_init__(self) -> None:
         """Raise `CallerError` naming the value that is out of bounds."""
-        _check_delay("min_delay_ms", self.min_delay_ms, 0)
-        _check_delay("max_delay_ms", self.max_delay_ms, self.min_delay_ms)
+        check_ms("min_delay_ms", self.min_delay_ms)
+        check_ms("max_delay_ms", self.max_delay_ms, self.min_delay_ms)
         if not _finite("multiplier", self.multiplier) > 1:
             raise CallerError(f"multiplier must be above 1, not {self.multiplier!r}")
         if not 0 <= _finite("jitter", self.jitter) <= 1:
@@ -193,13 +189,6 @@ def check_chance(chance: float) -> float:
     if not 0 <= _finite("chance", chance) <= 1:
         raise CallerError(f"chance must be 0 to 1, not {chance!r}")
     return chance
-
-
-def _check_delay(name: str, delay_ms: int, least: int) -> None:
-    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int):
-        raise CallerError(f"{name} must be whole milliseconds, not {delay_ms!r}")
-    if not least <= delay_ms <= DELAY_MS_MAX:
-        raise CallerError(f"{name} must be {least} to {DELAY_MS_MAX} ms, not {delay_ms}")
 
 
 def _finite(name: str, value: float) -> float:

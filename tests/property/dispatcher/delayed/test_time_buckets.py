@@ -10,7 +10,8 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ackgate.cursor import LATEST, Position
-from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker, time_buckets
+from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker
+from ackgate.dispatcher.held import held_positions
 from tests.property.dispatcher.delayed.delay_model import DelayModel
 
 POSITIONS = st.builds(Position, st.integers(0, 3), st.integers(0, 12))
@@ -36,8 +37,8 @@ class TimeBucketMachine(RuleBasedStateMachine):
             tick_ms=tick_ms, is_strict=is_strict, fixed_delay_lookahead=lookahead
         )
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(time_buckets, "STALE_ENTRIES_MIN", stale_max)
-        self.patch.setattr(time_buckets, "MOVED_MAX", moved_max)
+        self.patch.setattr(held_positions, "STALE_ENTRIES_MIN", stale_max)
+        self.patch.setattr(held_positions, "MOVED_MAX", moved_max)
         self.tracker = TimeBucketTracker(settings)
         self.model = DelayModel(settings)
         self.times: dict[Position, int] = {}

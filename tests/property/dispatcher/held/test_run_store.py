@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ackgate.cursor import ENTRY_ID_MAX, LEDGER_ID_MAX
-from ackgate.dispatcher.held import TIME_MS_MAX, Runs, RunStore, expanded, run_store, runs
-from ackgate.dispatcher.held.runs import NarrowArray, PackedRuns, ordered, sorted_columns
+from ackgate.dispatcher.held import TIME_MS_MAX, run_store, runs, sorted_columns
+from ackgate.dispatcher.held.run_store import RunStore
+from ackgate.dispatcher.held.runs import NarrowArray, PackedRuns, Runs, expanded, ordered
 
 KEYS = st.one_of(st.integers(0, 12), st.sampled_from([64, 4_096, 2**40, TIME_MS_MAX]))
 LEDGERS = st.one_of(st.integers(0, 3), st.sampled_from([10**6, LEDGER_ID_MAX]))

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap
 
 from ackgate.cursor import Position
+from ackgate.dispatcher.held import held_positions
 from ackgate.dispatcher.nacks import (
     WHOLE,
     DueNacks,
-    FrozenNacks,
     MultiplierRedeliveryBackoff,
     NackSettings,
     NackTracker,
-    slot_buckets,
 )
 
 MEMBERS = 4
@@ -92,22 +92,26 @@ def seen_mask(indexes: int) -> int:
     return indexes & ALL
 
 
-def times_in(frozen: FrozenNacks) -> list[int]:
-    of_whole = np.repeat(frozen.keys_ms, [len(entry_ids) for entry_ids in frozen.entry_ids])
-    return sorted([*of_whole.tolist(), *(member.key_ms for member in frozen.members)])
-
-
 class NackMachine(RuleBasedStateMachine):
-    @initialize(bits=st.sampled_from([0, 1, 8, 12]), ghosts_min=st.sampled_from([0, 2, 256]))
-    def start(self, bits: int, ghosts_min: int) -> None:
-        slot_buckets.GHOSTS_MIN = ghosts_min  # type: ignore[misc]
+    @initialize(
+        bits=st.sampled_from([0, 1, 8, 12]),
+        stale_max=st.sampled_from([0, 5, 1_000]),
+        moved_max=st.sampled_from([0, 3, 1_000]),
+        look_entries=st.sampled_from([1, 3, 1_000]),
+    )
+    def start(self, bits: int, stale_max: int, moved_max: int, look_entries: int) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(held_positions, "STALE_ENTRIES_MIN", stale_max)
+        self.patch.setattr(held_positions, "MOVED_MAX", moved_max)
+        self.patch.setattr(held_positions, "LOOK_ENTRIES", look_entries)
         self.settings = NackSettings(precision_bits=bits, backoff=MultiplierRedeliveryBackoff(3, 9))
         self.tracker = NackTracker(self.settings)
         self.model = Model(bits)
         self.now_ms = 1_000_000
 
     def teardown(self) -> None:
-        slot_buckets.GHOSTS_MIN = 256  # type: ignore[misc]
+        if hasattr(self, "patch"):
+            self.patch.undo()
 
     @rule(position=POSITIONS, delay=DELAYS)
     def add(self, position: Position, delay: int) -> None:
@@ -149,12 +153,6 @@ class NackMachine(RuleBasedStateMachine):
     @rule(position=POSITIONS, mask=MASKS)
     def ack_messages(self, position: Position, mask: int) -> None:
         assert self.tracker.discard_indexes(position, mask) == self.model.remove(position, mask)
-
-    @rule(ledger_id=LEDGERS, entry_ids=st.sets(ENTRY_IDS))
-    def ack_many(self, ledger_id: int, entry_ids: set[int]) -> None:
-        positions = [Position(ledger_id, entry_id) for entry_id in entry_ids]
-        count = sum(self.model.remove(position, ALL) for position in positions)
-        assert self.tracker.discard_many(ledger_id, BitMap(entry_ids)) == count
 
     @rule(
         mark_delete=st.builds(
@@ -199,18 +197,21 @@ class NackMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        frozen = self.tracker.frozen()
-        assert frozen.dropped == 0
-        assert frozen.entry_count == len(self.tracker)
-        self.tracker = NackTracker.restore(frozen, self.settings)
+        """Whole entries are kept as a whole; messages of others are not kept."""
+        keys = {at: waits[MEMBERS] for at, waits in self.model.waits.items() if MEMBERS in waits}
+        parts = list(self.tracker.parts())
+        order = [(key, ledger_id) for key, ledger_id, _ in parts]
+        assert order == sorted({(key, at.ledger_id) for at, key in keys.items()})
+        held = {Position(ledger, entry): key for key, ledger, ids in parts for entry in ids}
+        assert held == keys
+        self.tracker.check()
+        self.tracker = NackTracker.restore(parts, self.settings)
+        self.model.waits = {at: dict.fromkeys(bits_of(ALL), key) for at, key in keys.items()}
 
-    @rule(entries_max=st.integers(0, 6))
-    def freeze_the_earliest(self, entries_max: int) -> None:
-        frozen = self.tracker.frozen(entries_max)
-        assert frozen.entry_count == min(entries_max, len(self.tracker))
-        assert frozen.dropped == len(self.tracker) - frozen.entry_count
-        NackTracker.restore(frozen).check()
-        assert times_in(frozen) == times_in(self.tracker.frozen())[: frozen.entry_count]
+    @rule()
+    def look(self) -> None:
+        """An image is taken of the first ones only, and nothing changes by that."""
+        next(self.tracker.parts(), None)
 
     @invariant()
     def agrees(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pyroaring import BitMap
 
 from ackgate.cursor import NO_NACKS, PendingNacks, Position, run_of_positions
-from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff, slots
+from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.subscription import HeldNacks
 
 NOW = 1_000_000
@@ -53,14 +53,11 @@ def test_many_of_several_ledgers_and_counts_at_once() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_what_there_is_no_room_for_is_given_back(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slots, "BLOCKS_MAX", 1)
+def test_what_cannot_wait_so_long_is_given_back(count: int) -> None:
     nacks = held()
     first, second = run_of_positions(3, 0, count), run_of_positions(4, 0, count)
     assert nacks.hold(first, [0] * count, NOW, no_chance) == []
-    assert nacks.hold(second, [0] * count, NOW, no_chance) == second
+    assert nacks.hold(second, [0] * count, NOW, no_chance, delay_ms=2**63 - NOW) == second
     assert nacks.entry_count == count
     nacks.configure(None)
     assert nacks.hold(second, [0] * count, NOW, no_chance) == second

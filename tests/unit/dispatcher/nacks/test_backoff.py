@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from ackgate.dispatcher.held import TIME_MS_MAX
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
-from ackgate.dispatcher.nacks.settings import DELAY_MS_MAX
 from ackgate.errors import CallerError
 
 
@@ -34,8 +34,8 @@ from ackgate.errors import CallerError
         (MultiplierRedeliveryBackoff(0, 600_000), {0: 0, 1: 0, 100: 0}),
         (MultiplierRedeliveryBackoff(500, 500), {0: 500, 1: 500, 2: 500}),
         (MultiplierRedeliveryBackoff(3, 20, 1.5), {0: 3, 1: 4, 2: 6, 3: 10, 4: 15, 5: 20}),
-        (MultiplierRedeliveryBackoff(1, DELAY_MS_MAX), {2**40: DELAY_MS_MAX, 62: 2**62}),
-        (MultiplierRedeliveryBackoff(1, DELAY_MS_MAX, 1e300), {1: DELAY_MS_MAX, 9: DELAY_MS_MAX}),
+        (MultiplierRedeliveryBackoff(1, TIME_MS_MAX), {2**40: TIME_MS_MAX, 62: 2**62}),
+        (MultiplierRedeliveryBackoff(1, TIME_MS_MAX, 1e300), {1: TIME_MS_MAX, 9: TIME_MS_MAX}),
     ],
 )
 def test_values_of_pulsars_tests(
@@ -76,7 +76,7 @@ def test_jitter_takes_off_a_share_by_the_chance_that_is_given() -> None:
     assert MultiplierRedeliveryBackoff(1_000, 8_000).next(1, 0.9) == 2_000
 
 
-@pytest.mark.parametrize("delay_ms", [1, 3, 10, 2**53 + 1, DELAY_MS_MAX])
+@pytest.mark.parametrize("delay_ms", [1, 3, 10, 2**53 + 1, TIME_MS_MAX])
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 1.0])
 def test_jitter_stays_between_nothing_and_the_delay(delay_ms: int, jitter: float) -> None:
     backoff = MultiplierRedeliveryBackoff(delay_ms, delay_ms, jitter=jitter)

@@ -10,16 +10,12 @@ from pyroaring import BitMap
 
 from ackgate.cursor import ENTRY_ID_MAX, LATEST, Position
 from ackgate.dispatcher.nacks import (
-    NOTHING_FROZEN,
     WHOLE,
-    FrozenNacks,
-    MemberNack,
     MultiplierRedeliveryBackoff,
     NackSettings,
     NackTracker,
 )
-from ackgate.dispatcher.nacks.slots import BLOCKS_MAX
-from ackgate.errors import CallerError, CorruptRecordError, PositionError
+from ackgate.errors import CallerError, PositionError
 
 NOW = 1_700_000_000_123
 HERE = Position(3, 1)
@@ -112,7 +108,7 @@ def test_messages_of_a_batch_wait_each_for_its_own_time() -> None:
     tracker = exact()
     tracker.add(HERE, NOW, delay_ms=10_000, indexes=0b010)
     tracker.add(HERE, NOW, delay_ms=20_000, indexes=0b100)
-    assert (tracker.whole_count, tracker.member_count) == (0, 2)
+    assert (tracker.whole_count, len(tracker)) == (0, 2)
     assert tracker.tracked(3) is None, "other messages of the entry are not held back"
     assert tracker.pop_due(NOW + 10_000, 9) == ([HERE], {HERE: 0b010})
     assert tracker.indexes(HERE) == 0b100
@@ -234,59 +230,21 @@ def full() -> NackTracker:
     return tracker
 
 
-def test_frozen_and_back() -> None:
-    tracker = full()
-    kept = NackTracker.restore(tracker.frozen())
-    kept.check()
-    assert len(kept) == len(tracker) == 14
-    assert kept.pop_due(NOW + 10**6, 99) == tracker.pop_due(NOW + 10**6, 99)
-
-
 def test_parts_and_back() -> None:
     tracker = full()
-    kept = NackTracker.restore(FrozenNacks.of(tracker.parts()))
+    kept = NackTracker.restore(tracker.parts())
+    kept.check()
     assert kept.whole_count == tracker.whole_count == 12
-    assert len(NackTracker.restore(FrozenNacks.of(()))) == 0
+    assert [(*part[:2], list(part[2])) for part in kept.parts()] == [
+        (*part[:2], list(part[2])) for part in tracker.parts()
+    ]
+    assert len(NackTracker.restore(())) == 0
 
 
 def test_past_keys_are_due_after_a_restart() -> None:
-    tracker = NackTracker.restore(FrozenNacks.of([(0, 3, BitMap([1]))]))
+    tracker = NackTracker.restore([(0, 3, BitMap([1]))])
     assert tracker.next_deadline_ms == 0
     assert due_at(tracker, NOW) == [[HERE]]
-
-
-@pytest.mark.parametrize(
-    ("frozen", "complaint"),
-    [
-        (NOTHING_FROZEN._replace(keys_ms=np.array([1])), "1 times, 0 ledgers and 0 bitmaps"),
-        (FrozenNacks.of([(-1, 3, BitMap([1]))]), "-1 is no time"),
-        (FrozenNacks.of([(1, -3, BitMap([1]))]), "ledger id -3"),
-        (FrozenNacks.of([(1, 3, BitMap())]), "no entries of ledger 3 at 1 ms"),
-        (FrozenNacks.of([(1, 3, BitMap([1, 2])), (2, 3, BitMap([2]))]), "3:2 waits for two times"),
-        (
-            NOTHING_FROZEN._replace(keys_ms=np.array([0.5]), ledger_ids=np.array([1]))._replace(
-                entry_ids=(BitMap([1]),)
-            ),
-            "times are no column of whole numbers",
-        ),
-        (NOTHING_FROZEN._replace(members=(MemberNack(2**63, HERE, 1),)), "is no time"),
-        (NOTHING_FROZEN._replace(members=(MemberNack(1, Position(3, -1), 1),)), "3:-1 with"),
-        (NOTHING_FROZEN._replace(members=(MemberNack(1, Position(3, 2**32), 1),)), "4294967296"),
-        (NOTHING_FROZEN._replace(members=(MemberNack(1, HERE, 0),)), "3:1 with indexes 0"),
-        (NOTHING_FROZEN._replace(members=(MemberNack(1, HERE, -1),)), "3:1 with indexes -1"),
-        (
-            NOTHING_FROZEN._replace(members=(MemberNack(1, HERE, 3), MemberNack(2, HERE, 2))),
-            "messages of 3:1 wait for two times",
-        ),
-        (
-            FrozenNacks.of([(1, 3, BitMap([1]))])._replace(members=(MemberNack(2, HERE, 2),)),
-            "messages of 3:1 wait for two times",
-        ),
-    ],
-)
-def test_frozen_state_that_cannot_be(frozen: FrozenNacks, complaint: str) -> None:
-    with pytest.raises(CorruptRecordError, match=complaint):
-        NackTracker.restore(frozen)
 
 
 # -- what is refused
@@ -297,14 +255,14 @@ def test_frozen_state_that_cannot_be(frozen: FrozenNacks, complaint: str) -> Non
 )
 def test_delays_that_cannot_be(delay: object) -> None:
     tracker = full()
-    before, version = tracker.frozen(), tracker.version
+    before = str(list(tracker.parts()))
     with pytest.raises(CallerError, match=r"delay|now"):
         tracker.add(HERE, NOW, delay_ms=delay)  # type: ignore[arg-type]
     for delays in (delay, [delay, delay], [5, -1]):
         with pytest.raises(CallerError, match=r"delay|now"):
             tracker.add_many(3, [1, 2], NOW, delays_ms=delays)  # type: ignore[arg-type]
-    assert str(tracker.frozen()) == str(before)
-    assert tracker.version == version
+    assert str(list(tracker.parts())) == before
+    assert len(tracker) == 14
 
 
 def test_longest_delay() -> None:
@@ -355,17 +313,3 @@ def test_columns_that_do_not_pair() -> None:
 def test_precision_that_cannot_be(bits: int) -> None:
     with pytest.raises(CallerError, match="precision bits must be 0 to 40"):
         NackSettings(precision_bits=bits)
-
-
-@pytest.mark.slow
-def test_more_ledgers_than_are_tracked() -> None:
-    tracker = NackTracker()
-    for ledger_id in range(BLOCKS_MAX):
-        tracker.add(Position(ledger_id, 0), NOW, delay_ms=0)
-    with pytest.raises(CallerError, match="more than 65536"):
-        tracker.add(Position(BLOCKS_MAX, 0), NOW)
-    with pytest.raises(CallerError, match="more than 65536"):
-        tracker.add_many(BLOCKS_MAX, [0], NOW)
-    assert tracker.pop_due(NOW, 10**6).positions[-1] == Position(BLOCKS_MAX - 1, 0)
-    tracker.add(Position(BLOCKS_MAX, 0), NOW)
-    tracker.check()
