@@ -211,15 +211,19 @@ class HeldPositions:
             borders = np.flatnonzero(
                 (runs.keys[1:] != runs.keys[:-1]) | (runs.ledger_ids[1:] != runs.ledger_ids[:-1])
             )
-            starts = [0, *(borders + 1).tolist()]
-            stops = [*starts[1:], runs.keys.size] if is_all else starts[1:]
-            for start, stop in zip(starts, stops, strict=False):  # the last one may be cut
-                key, ledger_id = int(runs.keys[start]), int(runs.ledger_ids[start])
-                if (key, ledger_id) > last:
-                    last = key, ledger_id
-                    entries = _bitmap(runs.rows(slice(start, stop)))
+            firsts = np.concatenate(([0], borders + 1))
+            stops = [*firsts[1:].tolist(), runs.keys.size] if is_all else firsts[1:].tolist()
+            keys, ledger_ids, starts, _ = (column.tolist() for column in runs.rows(firsts))
+            for group, stop in enumerate(stops):  # the last one may be cut
+                if (keys[group], ledger_ids[group]) > last:
+                    last = keys[group], ledger_ids[group]
+                    start = int(firsts[group])
+                    if stop == start + 1:
+                        entries = BitMap(range(starts[group], int(runs.stops[start])))
+                    else:
+                        entries = _bitmap(runs.rows(slice(start, stop)))
                     entries.run_optimize()
-                    yield key, ledger_id, entries
+                    yield (*last, entries)
             if is_all:
                 return
             entries_max *= 4
