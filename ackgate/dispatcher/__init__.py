@@ -7,64 +7,53 @@ Pure. Rooms within, each with a face of its own, for what waits until its time:
     nacks     negatively acknowledged entries (PIP-393)
     held      the store of positions by time, under all of these
     timing    timing wheels and a purgatory (Kafka), for whatever a host waits for
-
-A name is imported from its home at its first use.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from ackgate.faces import lazy_face
-
-if TYPE_CHECKING:
-    from ackgate.dispatcher.gate import (
-        Gate,
-        GateSettings,
-        GateStatistics,
-        PauseReason,
-        gate_settings,
-    )
-    from ackgate.dispatcher.key_shared import (
-        KeySharedDispatcher,
-    )
-    from ackgate.dispatcher.keys import (
-        resolve_key,
-    )
-    from ackgate.dispatcher.kinds import (
-        Exclusive,
-        Failover,
-        KeyShared,
-        Shared,
-        SubscriptionKind,
-    )
-    from ackgate.dispatcher.limits import (
-        DispatchLimits,
-    )
-    from ackgate.dispatcher.port import (
-        NOTHING_READ,
-        ActiveConsumerChanged,
-        Assignment,
-        ConsumerSpec,
-        ConsumerStatistics,
-        Dispatcher,
-        DispatcherStatistics,
-        Effect,
-        EntriesRead,
-        KeySharedMode,
-        KeySharedPolicy,
-        MessageChunk,
-        Read,
-        ReadFrom,
-        ReadKind,
-        Rewind,
-    )
-    from ackgate.dispatcher.shared import (
-        SharedDispatcher,
-    )
-    from ackgate.dispatcher.single_active import (
-        SingleActiveDispatcher,
-    )
+from ackgate.dispatcher.gate import (
+    Gate,
+    GateSettings,
+    GateStatistics,
+    PauseReason,
+    gate_settings,
+)
+from ackgate.dispatcher.key_shared import (
+    KeySharedDispatcher,
+)
+from ackgate.dispatcher.keys import (
+    resolve_key,
+)
+from ackgate.dispatcher.kinds import (
+    Exclusive,
+    Failover,
+    KeyShared,
+    Shared,
+    SubscriptionKind,
+)
+from ackgate.dispatcher.port import (
+    NOTHING_READ,
+    ActiveConsumerChanged,
+    Assignment,
+    ConsumerSpec,
+    ConsumerStatistics,
+    Dispatcher,
+    DispatcherStatistics,
+    DispatchLimits,
+    Effect,
+    EntriesRead,
+    KeySharedMode,
+    KeySharedPolicy,
+    MessageChunk,
+    Read,
+    ReadFrom,
+    ReadKind,
+    Rewind,
+)
+from ackgate.dispatcher.shared import (
+    SharedDispatcher,
+)
+from ackgate.dispatcher.single_active import (
+    SingleActiveDispatcher,
+)
 
 __all__ = [
     "NOTHING_READ",
@@ -99,46 +88,3 @@ __all__ = [
     "gate_settings",
     "resolve_key",
 ]
-
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "ackgate.dispatcher.gate": (
-            "Gate",
-            "GateSettings",
-            "GateStatistics",
-            "PauseReason",
-            "gate_settings",
-        ),
-        "ackgate.dispatcher.key_shared": ("KeySharedDispatcher",),
-        "ackgate.dispatcher.keys": ("resolve_key",),
-        "ackgate.dispatcher.kinds": (
-            "Exclusive",
-            "Failover",
-            "KeyShared",
-            "Shared",
-            "SubscriptionKind",
-        ),
-        "ackgate.dispatcher.limits": ("DispatchLimits",),
-        "ackgate.dispatcher.port": (
-            "NOTHING_READ",
-            "ActiveConsumerChanged",
-            "Assignment",
-            "ConsumerSpec",
-            "ConsumerStatistics",
-            "Dispatcher",
-            "DispatcherStatistics",
-            "Effect",
-            "EntriesRead",
-            "KeySharedMode",
-            "KeySharedPolicy",
-            "MessageChunk",
-            "Read",
-            "ReadFrom",
-            "ReadKind",
-            "Rewind",
-        ),
-        "ackgate.dispatcher.shared": ("SharedDispatcher",),
-        "ackgate.dispatcher.single_active": ("SingleActiveDispatcher",),
-    },
-)

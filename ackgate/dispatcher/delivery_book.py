@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from ackgate.cursor import Position
-    from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import ConsumerSpec
+    from ackgate.dispatcher.port import ConsumerSpec, DispatchLimits
 
 READ_MESSAGES_MAX: Final = 10_000
 """Room beyond this is not looked for when a read is measured: with a thousand consumers that would

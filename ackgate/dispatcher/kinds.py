@@ -23,8 +23,7 @@ from ackgate.dispatcher.shared import SharedDispatcher
 from ackgate.dispatcher.single_active import SingleActiveDispatcher
 
 if TYPE_CHECKING:
-    from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import Dispatcher
+    from ackgate.dispatcher.port import Dispatcher, DispatchLimits
 
 
 @dataclass(frozen=True, slots=True)

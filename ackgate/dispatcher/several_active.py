@@ -12,14 +12,51 @@ from typing import TYPE_CHECKING
 from ackgate.dispatcher.delivery_book import DeliveryBook
 from ackgate.dispatcher.port import DispatcherStatistics
 from ackgate.dispatcher.reading import Reading
-from ackgate.dispatcher.redelivery import RedeliveryCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ackgate.cursor import Position
-    from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import ConsumerStatistics, Effect, Read
+    from ackgate.dispatcher.port import ConsumerStatistics, DispatchLimits, Effect, Read
+
+
+class RedeliveryCounts:
+    """How often each unacked entry was redelivered; entries never redelivered take no room."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[Position, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def increment(self, positions: Iterable[Position]) -> None:
+        """Count one redelivery of each."""
+        counts = self._counts
+        for position in positions:
+            counts[position] = counts.get(position, 0) + 1
+
+    def of(self, position: Position) -> int:
+        return self._counts.get(position, 0)
+
+    def column(self, positions: Sequence[Position]) -> list[int] | None:
+        """The counts of these, in order; None if all are 0."""
+        if not self._counts:
+            return None
+        counts = [self._counts.get(position, 0) for position in positions]
+        return counts if any(counts) else None
+
+    def forget(self, position: Position) -> None:
+        self._counts.pop(position, None)
+
+    def forget_through(self, position: Position) -> None:
+        """Forget the counts of everything up to the position."""
+        if self._counts:
+            self._counts = {at: count for at, count in self._counts.items() if at > position}
+
+    def clear(self) -> None:
+        self._counts.clear()
 
 
 class SeveralActive(ABC):

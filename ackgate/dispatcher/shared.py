@@ -13,23 +13,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.cursor import PositionSet
+from ackgate.cursor import Position, PositionSet
 from ackgate.dispatcher.port import (
     Assignment,
     EntriesRead,
     ReadKind,
     Rewind,
 )
-from ackgate.dispatcher.redelivery import holes_first
 from ackgate.dispatcher.several_active import SeveralActive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackgate.cursor import Position
     from ackgate.dispatcher.delivery_book import Recipient
-    from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import ConsumerSpec, Effect, Read
+    from ackgate.dispatcher.port import ConsumerSpec, DispatchLimits, Effect, Read
 
 
 class SharedDispatcher(SeveralActive):
@@ -314,6 +311,55 @@ def _fitting(message_counts: Sequence[int] | None, indexes: Sequence[int], room:
             return place
         room -= message_counts[index]
     return len(indexes)
+
+
+# ------------------------------------------------------------------------------ holes first
+#
+# While the gate is shut, replays that close holes go first: every run of waiting entries between two
+# acked neighbours merges two ack ranges once it is acked, and the shorter it is the sooner. ::
+#
+#     acked  #### ## ## . . ####        waiting  w
+#            ####w##ww##.ww.####
+#                1   2    no: its neighbours are in flight or unread
+
+
+def holes_first(
+    waiting: Sequence[Position], entries_max: int, is_acked: Callable[[Position], bool]
+) -> tuple[Position, ...]:
+    """The same positions (ascending), those that close whole holes first, shortest hole first.
+
+    Costs two calls of ``is_acked`` per run of neighbouring positions.
+    """
+    closing: list[tuple[int, int, int]] = []  # length, start, stop (places in `waiting`)
+    others: list[Position] = []
+    singles = 0
+    start = 0
+    total = len(waiting)
+    # Holes of one entry cannot be beaten: with enough of them the rest need not be looked at.
+    while start < total and singles < entries_max:
+        ledger_id, entry_id = waiting[start]
+        stop = start + 1
+        while stop < total and waiting[stop] == (ledger_id, entry_id + stop - start):
+            stop += 1
+        # Entry 0 has no neighbour below: ack ranges do not cross ledgers.
+        if (
+            entry_id > 0
+            and is_acked(Position(ledger_id, entry_id - 1))
+            and is_acked(Position(ledger_id, entry_id + stop - start))
+        ):
+            closing.append((stop - start, start, stop))
+            singles += stop - start == 1
+        else:
+            others.extend(waiting[start:stop])
+        start = stop
+    closing.sort()
+    chosen: list[Position] = []
+    for _, start, stop in closing:
+        if len(chosen) >= entries_max:
+            break
+        chosen.extend(waiting[start:stop])
+    chosen.extend(others)
+    return tuple(chosen[:entries_max])
 
 
 # ------------------------------------------------------------------------------ chunked messages

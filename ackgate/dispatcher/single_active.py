@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ackgate.cursor import Position
-    from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import ConsumerSpec, Effect, Read
+    from ackgate.dispatcher.port import ConsumerSpec, DispatchLimits, Effect, Read
 
 
 class _Candidate:

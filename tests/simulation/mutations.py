@@ -492,7 +492,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- delayed delivery
     Mutation(
         "delayed entries are rounded down in strict mode",
-        "ackgate.dispatcher.delayed.delay_keys:DelayKeys.keys",
+        "ackgate.dispatcher.delayed.port:DelayKeys.keys",
         _rounded_down,
         _DELAYED,
     ),

@@ -57,7 +57,7 @@ FACES: dict[str, str] = {
     """,
     "ackgate.dispatcher.delayed": """
         DelayKeys DelaySettings DelayedTracker HeldSource SharedIndex SharedView
-        TimeBucketTracker time_ms times_ms
+        TimeBucketTracker offered_columns refuse_position time_ms times_ms
     """,
     "ackgate.dispatcher.nacks": """
         DueNacks MultiplierRedeliveryBackoff NackSettings NackTracker WHOLE deadline_ms

@@ -21,8 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor import Position, PositionSet, bitmap_of, positions_of
-from ackgate.dispatcher.buckets.loaded_runs import LoadedRuns
-from ackgate.dispatcher.buckets.mutable_bucket import ENTRY_BYTES, MutableBucket
+from ackgate.dispatcher.buckets.memory import ENTRY_BYTES, LoadedRuns, MutableBucket
 from ackgate.dispatcher.buckets.sealed_bucket import BUCKET_BYTES, BucketState, SealedBucket
 from ackgate.dispatcher.buckets.segments import (
     add_rows,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
 
     from ackgate.cursor import SnapshotSegment
-    from ackgate.dispatcher.buckets.loaded_runs import LoadedRun
+    from ackgate.dispatcher.buckets.memory import LoadedRun
     from ackgate.dispatcher.buckets.segments import SegmentGroups
 
 DEAD_MIN: Final = 1_024

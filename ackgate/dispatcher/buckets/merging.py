@@ -151,12 +151,6 @@ class Merging:
         """Buckets that are being merged."""
         return 0 if self._merge is None else len(self._merge.sources)
 
-    @property
-    def loaded_entries(self) -> int:
-        """Entries that are in memory for a merge."""
-        merge = self._merge
-        return 0 if merge is None else sum(int(part.keys_ms.size) for part in merge.parts)
-
     def advance(self, now_ms: int) -> SealedBucket | None:
         """Go on. Returns the bucket that has come out of a merge."""
         merge = self._merge

@@ -27,7 +27,7 @@ from ackgate.errors import IllegalTransitionError
 
 if TYPE_CHECKING:
     from ackgate.cursor import Position, SnapshotSegment
-    from ackgate.dispatcher.buckets.loaded_runs import LoadedRun
+    from ackgate.dispatcher.buckets.memory import LoadedRun
     from ackgate.dispatcher.buckets.segments import SegmentGroups
 
 BUCKET_BYTES: Final = 2_000

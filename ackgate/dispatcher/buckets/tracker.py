@@ -38,8 +38,6 @@ from ackgate.cursor import (
     Position,
     StoredSnapshot,
     bitmap_of,
-    check_position,
-    entry_ids_below,
 )
 from ackgate.dispatcher.buckets.holdings import Holdings
 from ackgate.dispatcher.buckets.loading import Loading
@@ -52,8 +50,14 @@ from ackgate.dispatcher.buckets.segments import members_of
 from ackgate.dispatcher.buckets.settings import BucketSettings
 from ackgate.dispatcher.buckets.statistics import BucketStatistics
 from ackgate.dispatcher.buckets.storing import Storing
-from ackgate.dispatcher.delayed import DelayKeys, DelaySettings, time_ms, times_ms
-from ackgate.errors import CallerError, PositionError
+from ackgate.dispatcher.delayed import (
+    DelayKeys,
+    DelaySettings,
+    offered_columns,
+    refuse_position,
+    time_ms,
+)
+from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -162,7 +166,7 @@ class BucketTracker:
         time = time_ms(deliver_at_ms)
         ledger_id, entry_id = position
         if entry_id < 0 or not 0 <= ledger_id <= LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX:
-            _refuse(position)
+            refuse_position(position)
         if time <= self._keys.refused_through(now_ms):
             if self._recovering.is_on:
                 self._recovering.settle((position,))
@@ -177,12 +181,7 @@ class BucketTracker:
     def add_many(
         self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
     ) -> NDArray[np.bool_]:
-        if not 0 <= ledger_id <= LEDGER_ID_MAX:
-            raise PositionError(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX}")
-        ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id).astype(np.int64)
-        times = times_ms(deliver_at_ms)
-        if ids.size != times.size:
-            raise CallerError(f"{ids.size} entry ids do not pair with {times.size} times")
+        ids, times = offered_columns(ledger_id, entry_ids, deliver_at_ms)
         is_late = times > self._keys.refused_through(now_ms)
         refused = ids[~is_late]
         if refused.size:
@@ -469,11 +468,6 @@ class BucketTracker:
         self._keeper.check()
         self._loading.check()
         self._recovering.check()
-
-
-def _refuse(position: Position) -> None:
-    check_position(Position(*position))
-    raise PositionError(f"entry -1 of ledger {position[0]} is no entry to track")
 
 
 def _degraded(failing: int, blocked: int, registry: int, attempts_max: int) -> tuple[str, ...]:

@@ -1,14 +1,14 @@
 """Delayed entries: the port of their trackers, and the trackers that keep them in memory. Pure."""
 
-from ackgate.dispatcher.delayed.delay_keys import (
-    DelayKeys,
-    time_ms,
-    times_ms,
-)
 from ackgate.dispatcher.delayed.port import (
     DelayedTracker,
+    DelayKeys,
     DelaySettings,
     HeldSource,
+    offered_columns,
+    refuse_position,
+    time_ms,
+    times_ms,
 )
 from ackgate.dispatcher.delayed.shared_index import (
     SharedIndex,
@@ -26,6 +26,8 @@ __all__ = [
     "SharedIndex",
     "SharedView",
     "TimeBucketTracker",
+    "offered_columns",
+    "refuse_position",
     "time_ms",
     "times_ms",
 ]

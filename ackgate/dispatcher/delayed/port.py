@@ -14,10 +14,22 @@ and in no bucket would never be delivered; `check` asserts that there is none.
             pop_due(now) -+-> positions for the dispatcher's replay queue; their bits are cleared
 
 Times are milliseconds since the epoch. A deliver-at time is kept as a **key**, a multiple of
-``2**bits`` ms, ``bits = floor(log2(tick))``. In strict mode it is rounded up and due at the key's
-time: never early, late by less than a tick. Otherwise it is rounded down and due one tick before the
-latest time of the key's bucket: early by at most a tick. No popped entry is accepted again while its
-key is due (`delay_keys`).
+``2**bits`` ms, ``bits = floor(log2(tick))``, so a bucket is at most as wide as the tick that it was made
+for, and wider than half of it:
+
+===========  =============  ===============================  ==================================
+mode         key            rejected by `add`: deliver now   in the buckets due, once
+===========  =============  ===============================  ==================================
+strict       rounded up     deliver_at <= now                key <= now
+not strict   rounded down   deliver_at <= now + tick         key + width - 1 <= now + tick
+===========  =============  ===============================  ==================================
+
+Both columns use the latest time of the key's bucket. So in strict mode nothing is early and
+everything is late by less than a tick; otherwise nothing is more than a tick early. An entry of a due
+bucket is rejected if it is offered again: no popped entry comes back while its key is due.
+
+A tick that is configured later moves the bounds, not the width. If it is smaller than the width,
+delivery outside strict mode is at most that tick early, and late by less than the width.
 
 Rules: PIP-195, apache/pulsar#23611 (time buckets), #26012 (rounding), #26230 (a due entry is never
 accepted, tracked or not).
@@ -26,16 +38,26 @@ accepted, tracked or not).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from operator import index
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
 
 from ackgate.config import defaults
+from ackgate.cursor import (
+    ENTRY_ID_MAX,
+    LEDGER_ID_MAX,
+    Position,
+    check_position,
+    checked_integers,
+    entry_ids_below,
+)
+from ackgate.dispatcher.held import TIME_MS_MAX
+from ackgate.errors import CallerError, PositionError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
     from pyroaring import BitMap
-
-    from ackgate.cursor import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,3 +171,117 @@ class DelayedTracker(HeldSource, Protocol):
     def configure(self, settings: DelaySettings) -> None:
         """Use new settings from now on. Keys that are there stay as they are."""
         ...
+
+
+# ------------------------------------------------------------------------------ times and keys
+
+
+def key_bits(tick_ms: int) -> int:
+    """``floor(log2(tick))``; 0 for a tick of 0."""
+    return max(tick_ms, 1).bit_length() - 1
+
+
+class DelayKeys:
+    """Rounds and compares for one tracker. Mode and width are fixed; the tick may be changed."""
+
+    __slots__ = ("_low_bits", "ahead_ms", "bits", "is_strict", "lead_ms")
+
+    bits: Final[int]
+    """Keys are multiples of ``2**bits`` ms (but for `TIME_MS_MAX`)."""
+
+    is_strict: Final[bool]
+    """Whether nothing is delivered early."""
+
+    ahead_ms: int
+    """Times that are no further ahead than this are not tracked."""
+
+    lead_ms: int
+    """A key is due so long before it has come (in not strict mode; may be below 0)."""
+
+    def __init__(self, tick_ms: int, *, is_strict: bool) -> None:
+        """Raises `CallerError` for a tick below 1 ms."""
+        self.bits = key_bits(tick_ms)
+        self.is_strict = is_strict
+        self._low_bits = (1 << self.bits) - 1
+        self.set_tick(tick_ms)
+
+    def set_tick(self, tick_ms: int) -> None:
+        """Set another tick; the width stays. Raises `CallerError` below 1 ms."""
+        if tick_ms < 1:
+            raise CallerError(f"a tick of {tick_ms} ms is below 1 ms")
+        self.ahead_ms = 0 if self.is_strict else tick_ms
+        self.lead_ms = 0 if self.is_strict else tick_ms - self._low_bits
+
+    @property
+    def width_ms(self) -> int:
+        """How many times share a key."""
+        return self._low_bits + 1
+
+    # -- times
+
+    def refused_through(self, now_ms: int) -> int:
+        """Times up to this one are not tracked: "deliver now"."""
+        return now_ms + self.ahead_ms
+
+    def key(self, deliver_at_ms: int) -> int:
+        """The key of a time in 0..`TIME_MS_MAX`."""
+        if self.is_strict:
+            return min((deliver_at_ms + self._low_bits) & ~self._low_bits, TIME_MS_MAX)
+        return deliver_at_ms & ~self._low_bits
+
+    def keys(self, deliver_at_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+        low_bits = np.int64(self._low_bits)
+        if not self.is_strict:
+            return deliver_at_ms & ~low_bits
+        above = np.int64(TIME_MS_MAX) - low_bits
+        rounded = (np.minimum(deliver_at_ms, above) + low_bits) & ~low_bits
+        rounded[deliver_at_ms > (TIME_MS_MAX & ~self._low_bits)] = TIME_MS_MAX
+        return rounded
+
+    # -- keys
+
+    def cutoff(self, now_ms: int) -> int:
+        """Keys up to this one are due. Not above `TIME_MS_MAX`."""
+        return min(now_ms + self.lead_ms, TIME_MS_MAX)
+
+    def due_ms(self, key_ms: int) -> int:
+        """When a key falls due."""
+        return key_ms - self.lead_ms
+
+
+def time_ms(value: int) -> int:
+    """A time from outside: any whole number up to `TIME_MS_MAX`, else `CallerError`."""
+    try:
+        time = index(value)
+    except TypeError:
+        raise CallerError(f"a time must be a whole number of ms, not {value!r}") from None
+    if time > TIME_MS_MAX:
+        raise CallerError(f"time {time} is above 2^63 - 1 ms")
+    return time
+
+
+def times_ms(values: ArrayLike) -> NDArray[np.int64]:
+    """`time_ms` for an array. Raises `CallerError` for floats, which hide NaN and rounding."""
+    array = checked_integers(values, "times, in ms,")
+    if array.dtype == np.uint64 and int(array.max()) > TIME_MS_MAX:
+        raise CallerError(f"time {int(array.max())} is above 2^63 - 1 ms")
+    return array.astype(np.int64, copy=False)
+
+
+def refuse_position(position: Position) -> None:
+    """Raise `PositionError`: no entry can lie there."""
+    check_position(Position(*position))
+    raise PositionError(f"no entry can lie at {Position(*position)}")
+
+
+def offered_columns(
+    ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Entry ids and times as `DelayedTracker.add_many` takes them. Raises as that does."""
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        refuse_position(Position(ledger_id, 0))
+    times = times_ms(deliver_at_ms)
+    ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id).astype(np.int64, copy=False)
+    if ids.size != times.size:
+        raise CallerError(f"{ids.size} entry ids do not pair with {times.size} times")
+    return ids, times

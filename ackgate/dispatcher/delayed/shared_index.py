@@ -30,22 +30,22 @@ from ackgate.cursor import (
     Position,
     PositionSet,
     bitmap_of,
-    check_position,
-    entry_ids_below,
     members,
+    positions_of,
 )
-from ackgate.dispatcher.delayed.delay_keys import DelayKeys, time_ms, times_ms
-from ackgate.dispatcher.delayed.port import DelaySettings
-from ackgate.dispatcher.delayed.time_buckets import TimeBucketTracker
-from ackgate.dispatcher.held import TIME_MS_MAX
-from ackgate.errors import CallerError, PositionError
+from ackgate.dispatcher.delayed.port import DelayKeys, offered_columns, refuse_position, time_ms
+from ackgate.dispatcher.held import TIME_MS_MAX, HeldPositions
+from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from ackgate.dispatcher.delayed.port import DelayedTracker
+    from ackgate.dispatcher.delayed.port import DelayedTracker, DelaySettings
+
+VIEW_BYTES: Final = 2_900
+"""An empty view. Measured."""
 
 DUE_ENTRIES_MAX: Final = 4_096
 """So many are handed out at once."""
@@ -92,8 +92,9 @@ class SharedIndex:
     ) -> None:
         """Track delayed entries of one ledger that are durable now: no view needs to read them."""
         if self.views:
-            ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id)
-            self.add_new(ledger_id, ids.astype(np.int64), times_ms(deliver_at_ms), now_ms, None)
+            self.add_new(
+                ledger_id, *offered_columns(ledger_id, entry_ids, deliver_at_ms), now_ms, None
+            )
 
     def add_new(
         self,
@@ -226,9 +227,6 @@ class SharedIndex:
 # ------------------------------------------------------------------------------ the views
 
 
-BEFORE_ALL_TURNS: Final = -1
-
-
 class SharedView:
     """One subscription's view of the index of delayed entries that its topic's subscriptions share.
 
@@ -251,7 +249,7 @@ class SharedView:
         self.forgotten_through = mark_delete
         self._index = index
         self._acked = acked
-        self._due = TimeBucketTracker(DelaySettings(tick_ms=1, is_strict=True))
+        self._due = HeldPositions()
         self._due_ms = 0
         self._is_closed = False
 
@@ -262,13 +260,12 @@ class SharedView:
         self._check_open()
         time, now_ms = time_ms(deliver_at_ms), time_ms(now_ms)
         if not (0 <= position[1] <= ENTRY_ID_MAX and 0 <= position[0] <= LEDGER_ID_MAX):
-            check_position(Position(*position))
-            raise PositionError(f"entry -1 of ledger {position[0]} is no entry to track")
+            refuse_position(position)
         if time < 0 or time <= self._index.refused_through(now_ms):
             self.discard(position)
             return False
         self.settled.discard(*position)
-        if position in self._due:
+        if position in self._due.index:
             return True
         if position in self._index.tracker:
             self.gone.discard(*position)
@@ -281,12 +278,8 @@ class SharedView:
         self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
     ) -> NDArray[np.bool_]:
         self._check_open()
-        if not 0 <= ledger_id <= LEDGER_ID_MAX:
-            raise PositionError(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX}")
-        now_ms, times = time_ms(now_ms), times_ms(deliver_at_ms)
-        ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id).astype(np.int64, copy=False)
-        if ids.size != times.size:
-            raise CallerError(f"{ids.size} entry ids do not pair with {times.size} times")
+        now_ms = time_ms(now_ms)
+        ids, times = offered_columns(ledger_id, entry_ids, deliver_at_ms)
         if len(bitmap_of(ids)) < ids.size:  # one comes twice: the order decides
             pairs = zip(ids.tolist(), times.tolist(), strict=True)
             added = [self.add(Position(ledger_id, each), time, now_ms) for each, time in pairs]
@@ -297,7 +290,7 @@ class SharedView:
             ids, times = ids[is_delayed], times[is_delayed]
         offered = bitmap_of(ids)
         self.settled.discard_many(ledger_id, offered)
-        due, shared = self._due.tracked(ledger_id), self._index.tracker.tracked(ledger_id)
+        due, shared = self._due.index.bitmap(ledger_id), self._index.tracker.tracked(ledger_id)
         if due is not None:
             offered -= due
         if shared is not None:
@@ -320,7 +313,7 @@ class SharedView:
         if ledger_id == forgotten.ledger_id and forgotten.entry_id >= 0:
             gone.add_range(0, forgotten.entry_id + 1)
         settled = self.settled.bitmap(ledger_id)
-        for known in (self._acked(ledger_id), self._due.tracked(ledger_id), settled):
+        for known in (self._acked(ledger_id), self._due.index.bitmap(ledger_id), settled):
             if known is not None:
                 gone |= known
         gone &= entries
@@ -333,19 +326,19 @@ class SharedView:
         own = entries - gone
         if own:
             ids = members(own)
-            self._due.add_many(ledger_id, ids, np.full(ids.size, turn), BEFORE_ALL_TURNS)
+            self._due.add_many(ledger_id, ids.astype(np.int64), np.full(ids.size, turn), own)
             self._due_ms = now_ms
 
     # -- asking ---------------------------------------------------------------------------------
 
     def __contains__(self, position: Position) -> bool:
-        if position in self._due:
+        if position in self._due.index:
             return True
         return position in self._index.tracker and position not in self.gone
 
     def tracked(self, ledger_id: int) -> BitMap | None:
         """Entries of a ledger that wait in this view: shared ones not gone, and due ones. O(containers)."""
-        shared, due = self._index.tracker.tracked(ledger_id), self._due.tracked(ledger_id)
+        shared, due = self._index.tracker.tracked(ledger_id), self._due.index.bitmap(ledger_id)
         gone = self.gone.bitmap(ledger_id)
         if shared is not None and gone is not None:
             shared = shared - gone or None
@@ -359,25 +352,25 @@ class SharedView:
         if self._is_closed:
             return 0
         shared = self._index.tracker.entry_count - self.gone.entry_count
-        return shared + self._due.entry_count
+        return shared + self._due.index.entry_count
 
     @property
     def byte_estimate(self) -> int:
         """Its own bytes, and its part of those that are shared. O(1)."""
         shared = self._index.byte_estimate // max(1, len(self._index.views))
         own = (self.gone, self.settled, self._due)
-        return shared + sum(each.byte_estimate for each in own)
+        return shared + VIEW_BYTES + sum(each.byte_estimate for each in own)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """See `DelayedTracker.next_deadline_ms`. What is due then may turn out to be others'."""
-        if self._due.entry_count:
+        if self._due.index.entry_count:
             return self._due_ms
         return self._index.tracker.next_deadline_ms if self.entry_count else None
 
     def has_due(self, now_ms: int) -> bool:
         """Whether `pop_due` would give anything."""
-        while not self._due.entry_count:
+        while not self._due.index.entry_count:
             if not self.entry_count or not self._index.hand_out(now_ms):
                 return False
         return True
@@ -395,10 +388,10 @@ class SharedView:
     def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
         """Take out what is due for this view. What is due for others waits for them."""
         self._check_open()
-        while self._due.entry_count < entries_max and self.entry_count:
+        while self._due.index.entry_count < entries_max and self.entry_count:
             if not self._index.hand_out(now_ms):
                 break
-        return self._due.pop_due(TIME_MS_MAX, entries_max)
+        return positions_of(*self._due.pop(TIME_MS_MAX, entries_max))
 
     def discard(self, position: Position) -> bool:
         """Forget an entry that this subscription has acked; other views keep it. Was it held?"""
@@ -479,7 +472,7 @@ class SharedView:
             shared = self._index.tracker.tracked(ledger_id) or BitMap()
             assert not gone - shared, f"gone and not there: {ledger_id}:{list(gone - shared)}"
         for ledger_id in self._index.ledger_ids(0, LEDGER_ID_MAX):
-            due = self._due.tracked(ledger_id) or BitMap()
+            due = self._due.index.bitmap(ledger_id) or BitMap()
             shared = self._index.tracker.tracked(ledger_id) or BitMap()
             both = due & (shared - (self.gone.bitmap(ledger_id) or BitMap()))
             assert not both, f"waits, and is due: {ledger_id}:{list(both)}"

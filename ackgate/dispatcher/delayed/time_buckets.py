@@ -16,13 +16,15 @@ from ackgate.cursor import (
     LEDGER_ID_MAX,
     Position,
     bitmap_of,
-    check_position,
-    entry_ids_below,
     positions_of,
 )
-from ackgate.dispatcher.delayed.delay_keys import DelayKeys, time_ms, times_ms
+from ackgate.dispatcher.delayed.port import (
+    DelayKeys,
+    offered_columns,
+    refuse_position,
+    time_ms,
+)
 from ackgate.dispatcher.held import TIME_MS_MAX, HeldPositions
-from ackgate.errors import CallerError, PositionError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from ackgate.dispatcher.delayed.port import DelaySettings
 
-TRACKER_BYTES: Final = 6_000
+TRACKER_BYTES: Final = 2_300
 """An empty tracker. Measured."""
 
 
@@ -53,7 +55,7 @@ class TimeBucketTracker:
             deliver_at_ms, now_ms = time_ms(deliver_at_ms), time_ms(now_ms)
         ledger_id, entry_id = position
         if not (0 <= entry_id <= ENTRY_ID_MAX and 0 <= ledger_id <= LEDGER_ID_MAX):
-            _refuse_position(position)
+            refuse_position(position)
         keys = self._keys
         if deliver_at_ms <= now_ms + keys.ahead_ms or deliver_at_ms < 0:
             self.discard(position)
@@ -72,13 +74,8 @@ class TimeBucketTracker:
         self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
     ) -> NDArray[np.bool_]:
         """As `add` for entries of one ledger: what is tracked now."""
-        if not 0 <= ledger_id <= LEDGER_ID_MAX:
-            _refuse_position(Position(ledger_id, 0))
         now_ms = time_ms(now_ms)
-        times = times_ms(deliver_at_ms)
-        ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id).astype(np.int64, copy=False)
-        if ids.size != times.size:
-            raise CallerError(f"{ids.size} entry ids do not pair with {times.size} times")
+        ids, times = offered_columns(ledger_id, entry_ids, deliver_at_ms)
         entries = bitmap_of(ids)
         if len(entries) < ids.size:
             return self._add_one_by_one(ledger_id, ids, times, now_ms)
@@ -193,11 +190,6 @@ class TimeBucketTracker:
     def check(self) -> None:
         """Assert every invariant. For tests; O(everything)."""
         self._held.check()
-
-
-def _refuse_position(position: Position) -> None:
-    check_position(Position(*position))
-    raise PositionError(f"no entry can lie at {Position(*position)}")
 
 
 # ------------------------------------------------------------------------------ fixed delays

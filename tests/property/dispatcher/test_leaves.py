@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ackgate.cursor import Position
 from ackgate.dispatcher.delivery_book import InFlight
 from ackgate.dispatcher.keys import HashRing, auto_split_hash
-from ackgate.dispatcher.redelivery import holes_first
+from ackgate.dispatcher.shared import holes_first
 
 POSITIONS = st.builds(Position, st.integers(0, 2), st.integers(0, 9))
 MANY = st.lists(POSITIONS, max_size=8)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from ackgate.dispatcher.delayed import DelayKeys, time_ms, times_ms
-from ackgate.dispatcher.delayed.delay_keys import key_bits
+from ackgate.dispatcher.delayed.port import key_bits
 from ackgate.dispatcher.held import TIME_MS_MAX
 from ackgate.errors import CallerError
 
