@@ -12,7 +12,7 @@ import logging
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from aiohttp import HttpVersion11, web
@@ -45,7 +45,7 @@ from ackgate.network import LogDamper, and_left_out, listen, peer_certificate
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from aiohttp.web_protocol import RequestHandler
 
@@ -179,26 +179,29 @@ def serve_http(broker: AdminBroker) -> AdminServer:
 
     def make_runner(listener_name: str) -> web.ServerRunner:
         handler = partial(handle, listener_name)
-        return web.ServerRunner(
-            _BoundedServer(handler, access_log=None, logger=_http_log),
-            shutdown_timeout=SHUTDOWN_SECONDS,
-        )
+        return web.ServerRunner(_BoundedServer(handler, streams), shutdown_timeout=SHUTDOWN_SECONDS)
 
     return AdminServer(
         make_runner, lambda: broker.services.settings.broker.handshake_timeout_seconds, streams
     )
 
 
+class _Stream(NamedTuple):
+    task: asyncio.Task[None]
+    client: str
+    """A role or an address."""
+
+
 class _Streams:
     """The event streams that are open."""
 
     def __init__(self) -> None:
-        self._sending: dict[asyncio.Task[None], str] = {}
-        """The role or address of each stream's client."""
+        self._sending: dict[RequestHandler, _Stream] = {}
+        """By the connection."""
 
     def refusal(self, client: str, *, is_role: bool) -> Reply | None:
         """The answer that rejects one more stream of this client; None: it may have one."""
-        if list(self._sending.values()).count(client) >= STREAMS_PER_CLIENT_MAX:
+        if sum(each.client == client for each in self._sending.values()) >= STREAMS_PER_CLIENT_MAX:
             whose = "your role" if is_role else "your address"
             reason = (
                 f"{STREAMS_PER_CLIENT_MAX} streams of events are open for {whose},"
@@ -218,18 +221,24 @@ class _Streams:
     ) -> web.StreamResponse:
         """Send events until they end, the client is gone or too slow, or the broker stops."""
         response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store"})
-        sending = asyncio.create_task(_send_each(request, response, events))
-        self._sending[sending] = client  # before the first await: it counts from here on
+        connection = request.protocol
+        task = asyncio.create_task(_send_each(request, response, events))
+        self._sending[connection] = _Stream(task, client)  # it counts from here on
         try:
-            await asyncio.wait((sending,))
-        finally:  # aiohttp cancels this when the client is gone
-            del self._sending[sending]
-            sending.cancel()
+            await asyncio.wait((task,))
+        finally:
+            del self._sending[connection]
+            task.cancel()
         return response
 
+    def end_of(self, connection: RequestHandler) -> None:
+        """End the stream of a connection that is lost: aiohttp lets its handler go on."""
+        if connection in self._sending:
+            self._sending[connection].task.cancel()
+
     def end(self) -> None:
-        for sending in self._sending:
-            sending.cancel()
+        for stream in self._sending.values():
+            stream.task.cancel()
 
 
 async def _send_each(
@@ -258,13 +267,26 @@ def _headers(reply: Reply) -> dict[str, str]:
 
 
 class _BoundedServer(web.Server):
-    """Drops the oldest connection if there are too many: some never send a request."""
+    """Drops the oldest connection if there are too many: some never send a request.
+
+    Ends the stream of a connection that is lost.
+    """
+
+    def __init__(
+        self, handler: Callable[..., Awaitable[web.StreamResponse]], streams: _Streams
+    ) -> None:
+        super().__init__(handler, access_log=None, logger=_http_log)
+        self._streams = streams
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         connections = self.connections
         if len(connections) > CONNECTIONS_MAX:
             connections[0].force_close()
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._streams.end_of(handler)
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:

@@ -53,6 +53,7 @@ MERGED_ROWS_MAX: Final = 1_000
 CELLS_DEFAULT: Final = 128
 EVERY_MS_DEFAULT: Final = 2_000
 EVERY_MS_MIN: Final = 500
+EVERY_MS_MAX: Final = 60_000
 STREAM_SECONDS_MAX: Final = 600.0
 """The client reconnects after this, so that a changed permission takes effect on streams soon."""
 
@@ -271,7 +272,8 @@ async def _stream(call: Call, take: Callable[[], Awaitable[dict[str, Any]]]) -> 
 
     An error of the first view rejects the request as on the plain path.
     """
-    every_ms = max(EVERY_MS_MIN, call.integer_asked("every", EVERY_MS_DEFAULT))
+    every_ms = call.integer_asked("every", EVERY_MS_DEFAULT)
+    every_ms = min(max(EVERY_MS_MIN, every_ms), EVERY_MS_MAX)
     return Reply(
         200,
         content_type=EVENT_STREAM,
