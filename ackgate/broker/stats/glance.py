@@ -162,7 +162,7 @@ def _sentences(row: OverviewRow, oldest: Hole | None, now_ms: int) -> Iterator[s
             f"the gate shuts in {span(row.shuts_in_seconds * 1000)} if ranges go on growing as in "
             f"the last minute ({row.ranges:,} of {row.ranges_max or 0:,})"
         )
-    elif not row.gate_reasons and row.ranges_max and row.fill >= 0.8:
+    elif not row.gate_reasons and row.fill >= FILL_RISKY:
         yield f"{row.ranges:,} ack ranges, and {row.ranges_max:,} are the most that are persisted"
     if row.consumers is not None and row.backlog:
         yield from _waits(row, now_ms)

@@ -40,6 +40,9 @@ core."""
 
 SNAPSHOT_MS_MAX: Final = 10_000
 
+WAIT_MS_MAX: Final = 100
+"""Where taking a snapshot takes longer, nobody waits for the next one: the last is shown meanwhile."""
+
 SNAPSHOT_KEPT_SECONDS: Final = 60.0
 """After this time without a new snapshot the last one is dropped."""
 
@@ -257,7 +260,13 @@ class _Snapshot(NamedTuple):
     severities: dict[str, int]
     drivers: Drivers
     taken_ms: int
-    good_until_ms: int
+    took_ms: int
+
+    @property
+    def good_until_ms(self) -> int:
+        """Until then no other is taken."""
+        good_ms = SNAPSHOT_SHARE * self.took_ms
+        return self.taken_ms + min(max(good_ms, SNAPSHOT_MS_MIN), SNAPSHOT_MS_MAX)
 
 
 @dataclass(slots=True)
@@ -328,11 +337,17 @@ class Overview:
         )
 
     async def _current(self) -> _Snapshot:
-        snapshot = self._snapshot
-        if snapshot is not None and self.clock_ms() < snapshot.good_until_ms:
+        snapshot, now_ms = self._snapshot, self.clock_ms()
+        if snapshot is not None and now_ms < snapshot.good_until_ms:
             return snapshot
         if self._taking is None:
             self._taking = asyncio.create_task(self._take())
+        if (
+            snapshot is not None
+            and snapshot.took_ms > WAIT_MS_MAX
+            and now_ms < snapshot.good_until_ms + SNAPSHOT_MS_MAX
+        ):
+            return snapshot
         return await asyncio.shield(self._taking)
 
     async def _take(self) -> _Snapshot:
@@ -348,12 +363,10 @@ class Overview:
                     if len(rows) % ROWS_AT_ONCE == 0:
                         await asyncio.sleep(0)
             taken_ms = self.clock_ms()
-            good_ms = SNAPSHOT_SHARE * (taken_ms - began_ms)
-            good_ms = min(max(good_ms, SNAPSHOT_MS_MIN), SNAPSHOT_MS_MAX)
             rows.sort(key=_by_name)
             await asyncio.sleep(0)
             self._snapshot = _Snapshot(
-                rows, counted_severities(rows), drivers, taken_ms, taken_ms + good_ms
+                rows, counted_severities(rows), drivers, taken_ms, taken_ms - began_ms
             )
             self._forget_later()
             return self._snapshot

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +22,14 @@ from ackgate.broker.stats import (
     page_of_rows,
     why,
 )
-from ackgate.broker.stats.overview import counted_severities
+from ackgate.broker.stats.overview import (
+    SNAPSHOT_MS_MAX,
+    SNAPSHOT_MS_MIN,
+    SNAPSHOT_SHARE,
+    WAIT_MS_MAX,
+    Overview,
+    counted_severities,
+)
 from ackgate.broker.stats.sampler import TREND_POINTS_MAX, TREND_SPACING_MS_MAX, RangesTrend
 from ackgate.commands.stats.look import ASCII, Look
 from ackgate.commands.stats.view import render_overview
@@ -204,6 +213,57 @@ def test_pages_are_those_of_a_sorted_list() -> None:
     counted = counted_severities(rows)
     assert list(counted) == [severity.value for severity in Severity]
     assert sum(counted.values()) == 300
+
+
+class SlowTopics:
+    """No topics, which take `took_ms` to look at."""
+
+    def __init__(self, took_ms: int) -> None:
+        self.took_ms = took_ms
+        self.now_ms = NOW_MS
+
+    def __iter__(self) -> Iterator[Any]:
+        self.now_ms += self.took_ms
+        return iter(())
+
+
+def ages_ms(took_ms: int, *pauses_ms: int) -> list[int]:
+    """How old each answer was when it was asked for, after these pauses.
+
+    Negative: it was taken for it.
+    """
+    topics = SlowTopics(took_ms)
+    sampler: Any = None
+    overview = Overview(topics, sampler, lambda: topics.now_ms)
+
+    async def asked() -> list[int]:
+        ages = []
+        for pause_ms in (0, *pauses_ms):
+            topics.now_ms += pause_ms
+            asked_ms = topics.now_ms
+            answer = await overview.page(OverviewQuery(), "here")
+            ages.append(asked_ms - answer.taken_ms)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        overview.forget()
+        return ages[1:]
+
+    return asyncio.run(asked())
+
+
+def test_nobody_waits_for_a_snapshot_that_takes_long() -> None:
+    took_ms = WAIT_MS_MAX + 1
+    good_ms = took_ms * SNAPSHOT_SHARE
+    old_ms = good_ms + SNAPSHOT_MS_MAX
+    assert ages_ms(took_ms, good_ms - 1, 1) == [good_ms - 1, good_ms]
+    assert ages_ms(took_ms, good_ms, 1) == [good_ms, 1]  # the one that was taken meanwhile
+    assert ages_ms(took_ms, old_ms - 1) == [old_ms - 1]
+    assert ages_ms(took_ms, old_ms) == [-took_ms]
+
+
+def test_a_snapshot_that_is_cheap_is_taken_when_it_is_wanted() -> None:
+    assert ages_ms(1, SNAPSHOT_MS_MIN - 1, 1) == [SNAPSHOT_MS_MIN - 1, -1]
+    assert ages_ms(WAIT_MS_MAX, WAIT_MS_MAX * SNAPSHOT_SHARE) == [-WAIT_MS_MAX]
 
 
 def test_a_trend_is_bounded_and_reaches_back_an_hour() -> None:
