@@ -140,12 +140,15 @@ def why(row: OverviewRow, oldest: Hole | None, now_ms: int) -> tuple[str, ...]:
 
 
 def _sentences(row: OverviewRow, oldest: Hole | None, now_ms: int) -> Iterator[str]:
+    hole = None
+    if oldest is not None and (row.ranges or row.gate_reasons):
+        hole = f"oldest hole {hole_text(oldest, now_ms)}"
     if row.gate_reasons:
         since = "" if row.shut_since_ms is None else f" for {span(now_ms - row.shut_since_ms)}"
         reasons = "; ".join(_reason(reason, row) for reason in row.gate_reasons)
         yield f"dispatch is paused{since}: {reasons}"
-    if oldest is not None and (row.ranges or row.gate_reasons):
-        yield f"oldest hole {hole_text(oldest, now_ms)}"
+        if hole is not None:
+            yield hole
     if row.failing_since_ms is not None:
         yield (
             f"acks cannot be persisted for {span(now_ms - row.failing_since_ms)}: "
@@ -164,6 +167,8 @@ def _sentences(row: OverviewRow, oldest: Hole | None, now_ms: int) -> Iterator[s
         )
     elif not row.gate_reasons and row.fill >= FILL_RISKY:
         yield f"{row.ranges:,} ack ranges, and {row.ranges_max:,} are the most that are persisted"
+    if hole is not None and not row.gate_reasons:
+        yield hole
     if row.consumers is not None and row.backlog:
         yield from _waits(row, now_ms)
 

@@ -155,6 +155,18 @@ def test_the_oldest_hole_has_a_holder() -> None:
         assert why(seen, replace(hole, state=state), NOW_MS)[0].startswith("oldest hole 1:5 ")
 
 
+def test_what_makes_it_a_risk_comes_before_the_oldest_hole() -> None:
+    hole = Hole(Position(1, 5), 1, EntryState.HELD, "c1", NOW_MS)
+    seen = row(shuts_in_seconds=8.1, ranges=165, ranges_max=200, backlog=10)
+    assert [sentence.partition(" ")[0] for sentence in why(seen, hole, NOW_MS)] == ["the", "oldest"]
+    shut = row(gate_reasons={PauseReason.RANGES_LIVE: NOW_MS}, comes_again=3, backlog=10)
+    assert [sentence.partition(" ")[0] for sentence in why(shut, hole, NOW_MS)] == [
+        "dispatch",
+        "oldest",
+        "3",
+    ]
+
+
 def test_of_files_only_what_is_stored_is_judged() -> None:
     unknown = dict.fromkeys(
         ("backlog", "undelivered", "unacked_messages", "consumers", "consumers_with_room",
