@@ -1,7 +1,7 @@
 // Storage, and the broker with its cluster: two views that are asked for again every few seconds.
 
 import { ask, topicPath } from "./api.js";
-import { ago, bytes, card, count, el, facts, moment, span, table } from "./dom.js";
+import { ago, bytes, card, count, el, facts, fill, span, table, wide } from "./dom.js";
 
 const EVERY_MS = 5000;
 
@@ -29,19 +29,29 @@ function again(main, take, { say, state }) {
   return () => { isLeft = true; clearTimeout(timer); delete main.dataset.ready; };
 }
 
-function ledgersOf({ topic, broker, why, stats }) {
+const LEDGERS_SHOWN = 100, CURSORS_SHOWN = 200;
+
+function of(shown, all) {
+  return shown < all ? `${count(shown)} of ${count(all)}` : count(all);
+}
+
+function ledgersOf({ topic, broker, why, stats }, address) {
   const title = `Ledgers of ${topic.replace(/^persistent:\/\//, "")}`;
   if (stats === null) return card(title, el("p", { class: "bad" }, why));
+  const ledgers = stats.ledgers.slice(-LEDGERS_SHOWN), cursors = Object.entries(stats.cursors).slice(0, CURSORS_SHOWN);
   return card(title,
     facts(["served by", broker.replace(/^https?:\/\//, "")], ["entries", count(stats.numberOfEntries)], ["size", bytes(stats.totalSize)],
-      ["last entry", stats.lastConfirmedEntry], ["state", stats.state], ["adds under way", count(stats.pendingAddEntriesCount)]),
-    table(["ledger", "entries", "size"], stats.ledgers.slice(-100).map((ledger, place, all) => {
-      const isOpen = place === all.length - 1 && stats.state === "LedgerOpened";
+      ["last entry", stats.lastConfirmedEntry], ["state", stats.state], ["adds under way", count(stats.pendingAddEntriesCount)],
+      ["newest ledgers", of(ledgers.length, stats.ledgers.length)], ["cursors", of(cursors.length, Object.keys(stats.cursors).length)]),
+    el("div", { class: "tall" }, table(["ledger", "entries", "size"], ledgers.map((ledger, place) => {
+      const isOpen = place === ledgers.length - 1 && stats.state === "LedgerOpened";
       return [String(ledger.ledgerId), isOpen ? `${count(stats.currentLedgerEntries)}, open` : count(ledger.entries), bytes(isOpen ? stats.currentLedgerSize : ledger.size)];
-    })),
-    table(["cursor", "mark-delete", "reads at", "ranges", "cursor ledger"], Object.entries(stats.cursors).slice(0, 100).map(([name, cursor]) => [
-      decodeURIComponent(name.replace(/\+/g, " ")), cursor.markDeletePosition, cursor.readPosition,
-      count(cursor.totalNonContiguousDeletedMessagesRange), cursor.cursorLedger < 0 ? "none" : String(cursor.cursorLedger)])));
+    }))),
+    el("div", { class: "tall" }, table(["cursor", "mark-delete", "reads at", "ranges", "cursor ledger"], cursors.map(([quoted, cursor]) => {
+      const name = decodeURIComponent(quoted.replace(/\+/g, " "));
+      return [el("a", { href: address("subscription", { topic, name }) }, name), cursor.markDeletePosition, cursor.readPosition,
+        count(cursor.totalNonContiguousDeletedMessagesRange), cursor.cursorLedger < 0 ? "none" : String(cursor.cursorLedger)];
+    }))));
 }
 
 // Of the broker, for superusers only.
@@ -87,11 +97,10 @@ export function storage(main, given, tools) {
     });
     const ledgers = full ? await ask(`ackgate/ledgers/${topicPath(full)}`).catch((error) => ({ why: error.message, topics: [] })) : null;
     if (isLeft()) return;
-    shown.replaceChildren(...[
-      ledgers?.why && card(`Ledgers of ${full}`, el("p", { class: "bad" }, ledgers.why)),
-      ...(ledgers?.topics ?? []).map(ledgersOf),
-      ...(seen ? disksAndBookies(seen) : []),
-    ].filter(Boolean));
+    fill(shown,
+      ledgers?.why ? card(`Ledgers of ${full}`, el("p", { class: "bad" }, ledgers.why)) : null,
+      (ledgers?.topics ?? []).map((each) => ledgersOf(each, tools.address)),
+      seen ? disksAndBookies(seen) : null);
   }, tools);
 }
 
@@ -110,16 +119,17 @@ export function broker(main, given, tools) {
     const text = search.value.toLowerCase(), now = Date.now();
     const settings = Object.entries(seen.settings).filter(([key]) => key.toLowerCase().includes(text));
     const without = Object.entries(seen.withoutEffect).filter(([key]) => key.toLowerCase().includes(text));
-    shown.replaceChildren(
+    const inForce = wide(card("Settings in force", el("div", { class: "tall" }, table(["key", "value"], settings.map(([key, value]) => [
+      key in seen.changed ? el("span", { class: "warn" }, `${key} (changed at run time)`) : key, value]), "no setting matches"))));
+    fill(shown,
       card("Brokers", table(["broker", "bundles", "up for", "clients connect to"], seen.brokers.map((each) => [
         each.id === seen.brokerId ? `${each.id} (this one)` : /^https?:/.test(each.webUrl) ? el("a", { href: each.webUrl, rel: "noreferrer" }, each.id) : each.id,
         count(each.bundles), each.startedMs ? span(now - each.startedMs) : "–", each.serviceUrl]))),
       card("Bundles", el("div", { class: "tall" }, table(["bundle", "owner"], seen.bundles.map((each) => [each.bundle, each.owner]), "none has an owner yet"))),
-      card(`Connections: ${count(seen.connections)}`, el("div", { class: "tall" }, table(["peer", "client", "role", "producers", "consumers"],
+      card(`Connections: ${of(seen.busiest.length, seen.connections)}`, el("div", { class: "tall" }, table(["peer", "client", "role", "producers", "consumers"],
         seen.busiest.map((each) => [each.peer, each.client || "–", each.role ?? "–", count(each.producers), count(each.consumers)])))),
       card("Settings without effect", table(["key", "given in"], without, "every given key has its effect")),
-      card("Settings in force", el("div", { class: "tall" }, table(["key", "value"], settings.map(([key, value]) => [
-        key in seen.changed ? el("span", { class: "warn" }, `${key} (changed at run time)`) : key, value])))));
+      inForce);
   }
 
   return again(main, async (isLeft) => {

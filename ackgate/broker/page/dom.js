@@ -22,6 +22,29 @@ export function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
+// Gives an element these children, and changes only what differs: focus, selection and scroll positions
+// stay. Only for children without listeners.
+export function fill(box, ...children) {
+  merge(box, el("div", {}, ...children));
+}
+
+function merge(old, made) {
+  const wanted = [...made.childNodes];
+  wanted.forEach((next, place) => {
+    const known = old.childNodes[place];
+    if (known === undefined) old.append(next);
+    else if (known.nodeName !== next.nodeName) known.replaceWith(next);
+    else if (next.nodeType === Node.TEXT_NODE) {
+      if (known.data !== next.data) known.data = next.data;
+    } else {
+      for (const { name } of [...known.attributes]) if (!next.hasAttribute(name)) known.removeAttribute(name);
+      for (const { name, value } of next.attributes) if (known.getAttribute(name) !== value) known.setAttribute(name, value);
+      merge(known, next);
+    }
+  });
+  while (old.childNodes.length > wanted.length) old.lastChild.remove();
+}
+
 export function count(number) {
   return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en-US");
 }
@@ -65,14 +88,24 @@ export const STATES_OF_ENTRIES = {
   nacked: "held back after a negative ack", unread: "not delivered yet",
 };
 
+// For what is drawn: a colour of the style sheet, light or dark.
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
 export function badge(severity) {
   return el("span", { class: `badge ${severity}` }, STATES[severity] ?? severity);
 }
 
-// A line without axes, for a cell of a table.
+// Before its first consumer a subscription has none.
+export function typeOf(row) {
+  return row.type === "None" ? null : el("span", { class: "dim" }, ` ${row.type}`);
+}
+
+// A line without axes, for a cell of a table; null if there is no history.
 export function sparkline(points, limit, width = 120, height = 26) {
+  if (points.length < 2) return null;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "spark", role: "img" });
-  if (points.length < 2) return drawn;
   const first = points[0][0], last = points[points.length - 1][0] || first + 1;
   const top = Math.max(limit || 0, ...points.map((point) => point[1]), 1);
   const x = (at) => ((at - first) / Math.max(1, last - first)) * (width - 2) + 1;
@@ -93,7 +126,11 @@ export function card(title, ...children) {
   return el("section", { class: "card" }, el("h2", {}, title), ...children);
 }
 
-// Short tables with a fixed number of rows; the long one is Tabulator's.
+export function wide(made) {
+  made.classList.add("wide");
+  return made;
+}
+
 export function table(heads, rows, none = "none") {
   if (!rows.length) return el("p", { class: "dim" }, none);
   return el("div", { class: "scroll" }, el("table", {},

@@ -4,15 +4,11 @@
 // is. A window of up to 1,024 entries shows each entry, and which consumer has it.
 
 import { ask, subscriptionPath } from "./api.js";
-import { STATES_OF_ENTRIES as WORDS, count, el, table } from "./dom.js";
+import { STATES_OF_ENTRIES as WORDS, colour, count, el, table } from "./dom.js";
 
 const FULL = 1000;
 const WINDOW_MAX = 1024;
 const HOLDERS = 6;
-
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-}
 
 function canvas(height, label) {
   return el("canvas", { height, width: 640, role: "img", "aria-label": label, tabindex: 0 });
@@ -113,14 +109,15 @@ export function holes(topic, name, start, onWindow) {
   }
 
   async function refresh() {
-    const { ledger, from, to } = shownWindow;
+    const asked = shownWindow, { ledger, from, to } = asked;
     let seen;
     try {
       seen = await ask(`${subscriptionPath(topic, name)}/holes/${ledger}?from=${from}&to=${to}&cells=512`);
     } catch (error) {
-      detail.replaceChildren(el("p", { class: "bad" }, error.message));
+      if (shownWindow === asked) detail.replaceChildren(el("p", { class: "bad" }, error.message));
       return;
     }
+    if (shownWindow !== asked) return; // moved or closed meanwhile
     holders = [...new Set((seen.runs ?? []).map((run) => run.holder).filter((holder) => holder !== null))];
     const drawn = canvas(44, `entries ${seen.start} to ${seen.stop - 1} of ledger ${ledger}`);
     const width = seen.stop - seen.start, all = seen.ledgerEntries;
@@ -139,18 +136,21 @@ export function holes(topic, name, start, onWindow) {
       if (act) { event.preventDefault(); act(); }
     });
     drawn.addEventListener("wheel", (event) => { if (event.ctrlKey) { event.preventDefault(); zoom(event.deltaY > 0 ? 1.5 : 0.67); } }, { passive: false });
-    const hadFocus = detail.contains(document.activeElement);
+    const focusable = () => [...detail.querySelectorAll("button, canvas, summary")];
+    const focused = focusable().indexOf(document.activeElement);
+    const isOpen = detail.querySelector("details")?.open;
     detail.replaceChildren(
       el("div", { class: "bar" },
         el("strong", {}, `ledger ${ledger}, entries ${count(seen.start)} to ${count(seen.stop - 1)} of ${count(all)}`),
-        button("←", "Earlier", () => move(-0.5)), button("→", "Later", () => move(0.5)),
-        button("+", "Closer", () => zoom(0.5)), button("−", "Wider", () => zoom(2)), button("×", "Close", close)),
+        el("span", { class: "together" },
+          button("←", "Earlier", () => move(-0.5)), button("→", "Later", () => move(0.5)),
+          button("+", "Closer", () => zoom(0.5)), button("−", "Wider", () => zoom(2)), button("×", "Close", close))),
       drawn,
       el("p", { class: "legend" }, seen.runs === null
         ? `Up to ${count(WINDOW_MAX)} entries are shown one by one.`
         : keys(seen.runs)),
-      seen.runs === null ? null : list(seen.runs));
-    if (hadFocus) drawn.focus({ preventScroll: true });
+      seen.runs === null ? null : list(seen.runs, isOpen));
+    focusable()[focused]?.focus({ preventScroll: true });
     if (seen.runs === null) drawCells(drawn, seen.cells);
     else drawRuns(drawn, seen);
   }
@@ -185,9 +185,9 @@ export function holes(topic, name, start, onWindow) {
     });
   }
 
-  function list(runs) {
+  function list(runs, isOpen) {
     const open = runs.filter((run) => run.state !== "acked").slice(0, 12);
-    return el("details", {}, el("summary", {}, "Unacked runs of this window"),
+    return el("details", { open: isOpen }, el("summary", {}, "Unacked runs of this window"),
       table(["entries", "where"], open.map((run) => [
         run.entries === 1 ? String(run.first) : `${run.first} to ${run.first + run.entries - 1}`,
         run.holder === null ? WORDS[run.state] : `with consumer ${run.holder}`,

@@ -23,23 +23,22 @@ export function message(main, given, { address, say, state }) {
   }
 
   function show(seen, full) {
-    const step = (by) => {
-      const [ledger, entry] = seen.position.split(":").map(Number);
-      return el("a", { href: address("message", { topic: full, at: `${ledger}:${Math.max(0, entry + by)}` }) }, by < 0 ? "← before" : "after →");
-    };
+    const [ledger, entry] = seen.position.split(":").map(Number);
+    const step = (to, text) => el("a", { href: address("message", { topic: full, at: `${ledger}:${to}` }) }, text);
+    const isCut = !seen.messages[0]?.error && seen.messages.length < seen.messageCount;
     shown.replaceChildren(
-      el("h1", {}, `Entry ${seen.position}`), el("p", { class: "bar" }, step(-1), step(1)),
+      el("h1", {}, `Entry ${seen.position}`), el("p", { class: "bar" }, entry > 0 ? step(entry - 1, "← previous") : null, step(entry + 1, "next →")),
       el("div", { class: "cards" },
         card("Entry", facts(
           ["published", moment(seen.publishTimeMs)], ["producer", seen.producer], ["sequence id", count(seen.sequenceId)],
-          ["size", bytes(seen.bytes)], ["messages", count(seen.messageCount)], ["schema", seen.schema ?? "none"],
+          ["size", bytes(seen.bytes)], ["messages", `${count(seen.messageCount)}${isCut ? `, the first ${count(seen.messages.length)} are shown` : ""}`], ["schema", seen.schema ?? "none"],
           seen.deliverAtMs ? ["deliver at", moment(seen.deliverAtMs)] : null,
           seen.chunk ? ["chunk", `${seen.chunk[0] + 1} of ${seen.chunk[1]}`] : null,
           seen.encryptionKeys.length ? ["encrypted for", seen.encryptionKeys.join(", ")] : null)),
-        card("Where it is", table(["subscription", "state"], Object.entries(seen.subscriptions).map(([name, where]) => [
+        card("Where it is", el("div", { class: "tall" }, table(["subscription", "state"], Object.entries(seen.subscriptions).map(([name, where]) => [
           el("a", { href: address("subscription", { topic: full, name }) }, name),
           where.holder === null ? STATES_OF_ENTRIES[where.state] : `with consumer ${where.holder}`,
-        ]), "the topic has no subscription")),
+        ]), "the topic has no subscription"))),
         seen.messages.map((each, place) => card(each.batchIndex === null || each.batchIndex === undefined ? "Message" : `Message ${each.batchIndex} of the batch`, body(each, place)))));
     main.dataset.ready = "shown";
   }

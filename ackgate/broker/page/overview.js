@@ -1,17 +1,14 @@
 // All subscriptions, worst first. The broker filters, sorts and cuts; this shows one page of it, live.
 
-import { FormatModule, ResizeTableModule, ResponsiveLayoutModule, Tabulator } from "./vendor/tabulator.js";
 import { follow } from "./api.js";
-import { STATES, badge, count, el, span, sparkline } from "./dom.js";
-
-Tabulator.registerModule([FormatModule, ResizeTableModule, ResponsiveLayoutModule]);
+import { STATES, badge, count, el, fill, span, sparkline, typeOf } from "./dom.js";
 
 const ROWS = 50;
 const DEFAULTS = { text: "", state: "", order: "worst", reversed: "", offset: "0" };
+const ASCENDING = ["topic", "subscription", "shuts-in"];
 
 export function overview(main, given, { address, note, say, state }) {
   const asked = { ...DEFAULTS, ...Object.fromEntries(Object.entries(given).filter(([key]) => key in DEFAULTS)) };
-  let shown = [];
   let stop = () => {};
 
   const search = el("input", {
@@ -23,51 +20,43 @@ export function overview(main, given, { address, note, say, state }) {
     clearTimeout(typing);
     typing = setTimeout(() => change({ text: search.value, offset: "0" }), 250);
   });
-  const states = el("div", { class: "states", role: "group", "aria-label": "Filter by state" });
+  const states = Object.keys(STATES).map((name) => el("button", {
+    type: "button", class: `badge ${name}`, "data-state": name,
+    onclick: () => change({ state: asked.state === name ? "" : name, offset: "0" }),
+  }));
   const summary = el("p", { class: "dim", id: "summary" });
-  const back = el("button", { type: "button", onclick: () => change({ offset: String(Math.max(0, Number(asked.offset) - ROWS)) }) }, "← earlier");
-  const next = el("button", { type: "button", onclick: () => change({ offset: String(Number(asked.offset) + ROWS) }) }, "later →");
-  const holder = el("div", { id: "rows" });
-  main.append(
-    el("div", { class: "bar" }, search, states),
-    holder,
-    el("div", { class: "bar pager" }, back, summary, next));
+  const turn = (text, by) => el("button", {
+    type: "button", onclick: () => change({ offset: String(Math.max(0, Number(asked.offset) + by * ROWS)) }),
+  }, text);
+  const previous = turn("← previous", -1), next = turn("next →", 1);
 
-  function heading(title, order) {
-    return () => {
-      const isIt = asked.order === order;
-      return el("button", {
-        type: "button", class: "sort", "data-order": order,
-        "aria-pressed": isIt,
-        onclick: () => change({ order, reversed: isIt && !asked.reversed ? "true" : "", offset: "0" }),
-      }, title, isIt ? (asked.reversed ? " ▲" : " ▼") : "");
-    };
-  }
-
-  const number = (title, order, cell, more = {}) => ({
-    title, titleFormatter: heading(title, order), field: order, hozAlign: "right", headerSort: false,
-    minWidth: 84, widthGrow: 1, formatter: (shownCell) => cell(shownCell.getData().row), ...more,
+  const heading = (title, order) => el("button", {
+    type: "button", class: "sort", "data-order": order, "data-title": title,
+    onclick: () => change({ order, reversed: asked.order === order && !asked.reversed ? "true" : "", offset: "0" }),
   });
-
-  const columns = () => [
-    {
-      title: "Subscription", field: "subscription", headerSort: false, widthGrow: 7, minWidth: 260, responsive: 0,
-      titleFormatter: () => el("span", {}, heading("Worst", "worst")(), " ", heading("Subscription", "subscription")(), " ", heading("Topic", "topic")()),
-      formatter: (cell) => named(cell.getData().row),
-    },
-    number("Ranges", "ranges", (row) => el("span", { class: "cell" },
+  const columns = [
+    ["Ranges", "ranges", (row) => el("span", { class: "cell" },
       sparkline(row.rangesHistory, row.rangesMax),
-      el("span", {}, count(row.ranges), row.rangesMax ? el("span", { class: "dim" }, ` / ${count(row.rangesMax)}`) : "")),
-      { minWidth: 150, widthGrow: 2, responsive: 1 }),
-    number("Gate", "shuts-in", gate, { hozAlign: "left", minWidth: 110, widthGrow: 2, responsive: 1 }),
-    number("Backlog", "backlog", (row) => count(row.backlog), { responsive: 2 }),
-    number("Unacked", "unacked", (row) => count(row.unackedMessages), { responsive: 3 }),
-    number("Again after a crash", "again", (row) => row.isOnFallback
+      el("span", {}, count(row.ranges), row.rangesMax ? el("span", { class: "dim" }, ` / ${count(row.rangesMax)}`) : ""))],
+    ["Gate", "shuts-in", gate],
+    ["Backlog", "backlog", (row) => count(row.backlog)],
+    ["Unacked", "unacked", (row) => count(row.unackedMessages)],
+    ["Again after a crash", "again", (row) => row.isOnFallback
       ? el("span", { class: "warn" }, `${count(row.comesAgain)}, fallback`)
-      : el("span", { class: row.comesAgain ? "bad" : "dim" }, count(row.comesAgain)), { responsive: 2, minWidth: 110 }),
-    number("Delayed, nacked", "delayed", (row) => `${count(row.delayed)}, ${count(row.nacks)}`, { responsive: 4, minWidth: 110 }),
-    number("Consumers", "consumers", (row) => count(row.consumers), { responsive: 3 }),
+      : el("span", { class: row.comesAgain ? "bad" : "dim" }, count(row.comesAgain))],
+    ["Delayed, nacked", "delayed", (row) => `${count(row.delayed)}, ${count(row.nacks)}`],
+    ["Consumers", "consumers", (row) => count(row.consumers)],
   ];
+  const body = el("tbody");
+  const rows = el("table", { id: "rows" },
+    el("thead", {}, el("tr", {},
+      el("th", { scope: "col" }, heading("Worst", "worst"), heading("Subscription", "subscription"), heading("Topic", "topic")),
+      columns.map(([title, order]) => el("th", { scope: "col" }, heading(title, order))))),
+    body);
+  main.append(
+    el("div", { class: "bar" }, search, el("div", { class: "states", role: "group", "aria-label": "Filter by state" }, states)),
+    el("div", { class: "scroll" }, rows),
+    el("div", { class: "bar pager" }, previous, summary, next));
 
   // On the page of the broker that has loaded it.
   function place(row) {
@@ -76,10 +65,8 @@ export function overview(main, given, { address, note, say, state }) {
   }
 
   function named(row) {
-    return el("div", { class: "named" },
-      el("div", {}, badge(row.severity), " ",
-        el("a", { href: place(row) }, row.subscription),
-        el("span", { class: "dim" }, ` ${row.type ?? ""}`)),
+    return el("td", { class: "named" },
+      el("div", {}, badge(row.severity), " ", el("a", { href: place(row) }, row.subscription), typeOf(row)),
       el("div", { class: "topic" }, row.topic.replace(/^persistent:\/\//, "")),
       row.why.map((sentence, place) => el("div", { class: place ? "why" : "why first" }, sentence)));
   }
@@ -90,67 +77,59 @@ export function overview(main, given, { address, note, say, state }) {
     return el("span", { class: "dim" }, row.isGateEnabled ? "open" : "off");
   }
 
-  let rows;
+  const line = (row) => el("tr", { "data-state": row.severity }, named(row),
+    columns.map(([title, , cell]) => el("td", { "data-title": title }, cell(row))));
 
-  function build() {
-    rows = new Tabulator(holder, {
-      index: "key", layout: "fitColumns", responsiveLayout: "hide", renderVertical: "basic",
-      placeholder: "no subscription matches", columns: columns(),
-      rowFormatter: (row) => { row.getElement().dataset.state = row.getData().row.severity; },
-    });
-    rows.on("rowDblClick", (_, row) => {
-      location.href = place(row.getData().row);
-    });
-    return new Promise((resolve) => rows.on("tableBuilt", resolve));
+  function showRows(view) {
+    const focused = document.activeElement?.closest("#rows a")?.getAttribute("href");
+    fill(body, view.rows.length ? view.rows.map(line)
+      : el("tr", {}, el("td", { class: "dim", colspan: columns.length + 1 },
+        view.total ? "no subscription matches" : "no loaded topic has a subscription yet")));
+    if (focused) [...body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
   }
 
-  let built = build();
-
-  async function show(view) {
-    await built;
-    const data = view.rows.map((row) => ({ key: `${row.topic}\n${row.subscription}`, row }));
-    const focused = document.activeElement?.closest("#rows a")?.getAttribute("href");
-    const isSame = data.length === shown.length && data.every(({ key }, place) => key === shown[place]);
-    if (isSame) for (const each of data) rows.getRow(each.key)?.update(each).then(() => rows.getRow(each.key)?.reformat());
-    else await rows.replaceData(data);
-    shown = data.map(({ key }) => key);
-    if (focused) [...holder.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
-    states.replaceChildren(...Object.entries(STATES).map(([name, word]) => el("button", {
-      type: "button", class: `badge ${name}`, "aria-pressed": asked.state === name,
-      onclick: () => change({ state: asked.state === name ? "" : name, offset: "0" }),
-    }, `${count(view.severities[name])} ${word}`)));
+  function show(view) {
+    if (view.offset && !view.rows.length) {
+      change({ offset: String(Math.max(0, Math.ceil(view.matching / ROWS) - 1) * ROWS) });
+      return;
+    }
+    showRows(view);
+    for (const button of states) button.textContent = `${count(view.severities[button.dataset.state])} ${STATES[button.dataset.state]}`;
     const first = view.matching ? view.offset + 1 : 0;
     summary.textContent = `${count(first)} to ${count(view.offset + view.rows.length)} of ${count(view.matching)}`
       + (view.matching === view.total ? "" : ` that match, ${count(view.total)} in all`)
       + ` · asked ${view.source.replace(/^https?:\/\//, "")}`;
     say(view.missing.length ? `not in it: ${view.missing.join("; ")}` : "");
-    back.disabled = view.offset === 0;
+    previous.disabled = view.offset === 0;
     next.disabled = view.offset + view.rows.length >= view.matching;
+    rows.removeAttribute("aria-busy");
     main.dataset.ready = String(view.takenMs);
   }
 
   function change(changed) {
     Object.assign(asked, changed);
     note("subscriptions", Object.fromEntries(Object.entries(asked).filter(([key, value]) => value !== DEFAULTS[key])));
-    if ("order" in changed) {
-      rows.destroy();
-      shown = [];
-      built = build();
-    }
     listen();
   }
 
   function listen() {
     stop();
     delete main.dataset.ready;
+    rows.setAttribute("aria-busy", "true");
+    for (const button of states) button.setAttribute("aria-pressed", asked.state === button.dataset.state);
+    for (const button of rows.querySelectorAll("button.sort")) {
+      const { order, title } = button.dataset, isIt = asked.order === order;
+      button.setAttribute("aria-pressed", isIt);
+      button.textContent = isIt ? `${title} ${ASCENDING.includes(order) === !asked.reversed ? "▲" : "▼"}` : title;
+    }
     const query = new URLSearchParams({ ...asked, reversed: asked.reversed || "false", rows: String(ROWS) });
     if (!asked.state) query.delete("state");
-    stop = follow(`ackgate/overview/events?${query}`, (view) => show(view).catch(reportError), (kind, why) => {
+    stop = follow(`ackgate/overview/events?${query}`, show, (kind, why) => {
       state(kind, why);
       if (kind === "lost") say(why);
     });
   }
 
   listen();
-  return () => { stop(); clearTimeout(typing); rows.destroy(); delete main.dataset.ready; };
+  return () => { stop(); clearTimeout(typing); delete main.dataset.ready; };
 }

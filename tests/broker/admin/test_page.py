@@ -338,6 +338,14 @@ def test_one_address_has_its_share_of_the_streams(broker: InProcessBroker) -> No
         closed(open_streams)
 
 
+def test_a_stream_ends_with_its_connection(broker: InProcessBroker) -> None:
+    rarely = f"{BILLING}/events?every=3600000"
+    streams = [opened(broker, "127.0.0.62", rarely)[0] for _ in range(STREAMS_PER_CLIENT_MAX)]
+    closed(streams)
+    open_streams = [opened(broker, "127.0.0.62", rarely, seconds=20)[0]]
+    closed(open_streams)
+
+
 Stream = tuple[http.client.HTTPConnection, http.client.HTTPResponse]
 
 
@@ -345,6 +353,8 @@ def opened(
     broker: InProcessBroker,
     client: str,
     path: str = "/ackgate/overview/events?every=500&text=billing",
+    *,
+    seconds: float = 60.0,
 ) -> Stream:
     """One that is admitted, once the broker has noticed that those of the tests before are closed."""
     found: list[Stream] = []
@@ -357,7 +367,7 @@ def opened(
         found.append((stream, answer))
         return True
 
-    eventually(is_admitted)
+    eventually(is_admitted, seconds=seconds)
     return found[0]
 
 
@@ -483,7 +493,7 @@ def click(browser: Chromium, selector: str) -> None:
 def test_the_overview_answers_at_a_glance(broker: InProcessBroker, browser: Chromium) -> None:
     browser.open(f"{broker.url}/")
     browser.until(READY)
-    text = browser.ask("document.querySelector('.tabulator-row').innerText")
+    text = browser.ask("document.querySelector('#rows tbody tr').innerText")
     assert text.startswith("stuck billing Shared")
     assert "dispatch is paused for " in text
     assert "held by consumer c1" in text
@@ -501,11 +511,11 @@ def test_what_is_filtered_and_sorted_is_a_link(broker: InProcessBroker, browser:
         "(document.querySelector('input[type=search]'))"
     )
     browser.until("location.hash.includes('text=onerror')")
-    browser.until(f"{READY} && document.querySelectorAll('.tabulator-row').length === 1")
+    browser.until(f"{READY} && document.querySelectorAll('#rows tbody tr').length === 1")
     link = browser.ask("location.href")
     browser.open("about:blank")
     browser.open(link)
-    browser.until(f"{READY} && document.querySelectorAll('.tabulator-row').length === 1")
+    browser.until(f"{READY} && document.querySelectorAll('#rows tbody tr').length === 1")
     assert browser.ask("document.querySelector('input[type=search]').value") == "onerror"
     assert browser.ask("document.querySelector('.named a').textContent") == MARKUP
     click(browser, ".named a")
@@ -553,6 +563,98 @@ def test_light_dark_and_a_phone(broker: InProcessBroker, browser: Chromium) -> N
         browser.until("document.documentElement.scrollWidth <= innerWidth")
     browser.size(1280, 900)
     browser.prefer("light")
+
+
+def again(browser: Chromium) -> None:
+    """Wait for the next update of the view."""
+    before = browser.ask(READY)
+    browser.until(f"{READY} && {READY} !== {json.dumps(before)}")
+
+
+def test_a_new_order_and_updates_leave_the_focus_where_it_is(
+    broker: InProcessBroker, browser: Chromium
+) -> None:
+    focused = "document.activeElement.textContent"
+    browser.open(f"{broker.url}/#/subscriptions")
+    browser.until(READY)
+    browser.ask("document.querySelector('[data-order=subscription]').focus()")
+    click(browser, "[data-order=subscription]")
+    browser.until(f"{READY} && document.querySelector('.named a').textContent !== 'billing'")
+    assert browser.ask(focused) == "Subscription ▲"
+    click(browser, "[data-order=subscription]")
+    browser.until(f"{READY} && {focused} === 'Subscription ▼'")
+    link = "[...document.querySelectorAll('.named a')].find(a => a.textContent === 'billing')"
+    browser.ask(f"{link}.focus()")
+    again(browser)
+    assert browser.ask(focused) == "billing"
+    click(browser, ".states [data-state=stuck]")
+    browser.ask("document.querySelector('.states [data-state=stuck]').focus()")
+    browser.until(f"{READY} && document.querySelectorAll('#rows tbody tr').length === 1")
+    again(browser)
+    assert browser.ask(focused) == "1 stuck"
+
+
+def test_a_page_after_the_last_shows_the_last(broker: InProcessBroker, browser: Chromium) -> None:
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/subscriptions?offset=5000")
+    browser.until(READY)
+    assert browser.ask("document.querySelector('#summary').textContent").startswith("1 to ")
+    assert "offset" not in browser.ask("location.hash")
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/subscriptions?text=nowhere&offset=100")
+    browser.until(READY)
+    assert "no subscription matches" in browser.ask("document.body.innerText")
+
+
+def test_a_phone_shows_all_figures_and_orders(broker: InProcessBroker, browser: Chromium) -> None:
+    browser.size(390, 844, is_phone=True)
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/")
+    browser.until(READY)
+    text = browser.ask(
+        "[...document.querySelector('#rows tbody tr').cells].slice(1).every(c => c.offsetWidth > 0)"
+    )
+    assert text
+    click(browser, "[data-order=backlog]")
+    browser.until(f"{READY} && location.hash.includes('order=backlog')")
+    browser.size(1280, 900)
+
+
+def test_updates_leave_what_is_open_and_scrolled_as_it_is(
+    broker: InProcessBroker, browser: Chromium
+) -> None:
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/broker")
+    browser.until(READY)
+    settings = "[...document.querySelectorAll('.tall')].at(-1)"
+    browser.until(f"({settings}.scrollTop = 300) && {settings}.scrollTop === 300")
+    again(browser)
+    assert browser.ask(f"{settings}.scrollTop") == 300
+    ledger = broker.get(BILLING)["picture"]["ledgers"][0]["ledgerId"]
+    browser.open(
+        f"{broker.url}/#/subscription?topic={TOPIC}&name=billing&ledger={ledger}&from=0&to=50"
+    )
+    browser.until("document.querySelector('.window details')")
+    browser.ask("document.querySelector('.window details').open = true")
+    browser.ask("document.querySelector('.window button[title=Wider]').focus()")
+    browser.ask("document.querySelector('.window details').dataset.old = 'yes'")
+    browser.until("document.querySelector('.window details').dataset.old === undefined")
+    assert browser.ask("document.querySelector('.window details').open")
+    assert browser.ask("document.activeElement.title") == "Wider"
+
+
+def test_the_values_of_settings_are_to_be_seen(broker: InProcessBroker, browser: Chromium) -> None:
+    for width in (1280, 390):
+        browser.size(width, 900)
+        browser.open("about:blank")
+        browser.open(f"{broker.url}/#/broker")
+        browser.until(READY)
+        hidden = (
+            "[...[...document.querySelectorAll('.tall')].at(-1).querySelectorAll('td')]"
+            ".filter(d => d.getBoundingClientRect().right > innerWidth).length"
+        )
+        assert browser.ask(hidden) == 0, width
+    browser.size(1280, 900)
 
 
 def test_an_action_happens_after_its_name_was_typed(
