@@ -73,7 +73,7 @@ from ackgate.persistence.system import platform_files
 from ackgate.persistence.system.data_directory import FILE_MODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sized
     from pathlib import Path
 
     import numpy as np
@@ -343,8 +343,7 @@ class _Opening:
         bad = _unexplained(self._path, found, wrong)
         if bad:
             self._mended.append(
-                f"{path}: {len(bad)} of {len(sums)} pages were damaged or gone; restored from"
-                f" {self._path}"
+                f"{path}: {_pages_text(bad, sums)} were damaged or gone; restored from {self._path}"
             )
 
     def _mend_pages(self, file: PageFile, header: LogHeader) -> None:
@@ -364,7 +363,7 @@ class _Opening:
         last = max((number for number in wrong if number not in bad), default=-1)
         write_pages(path, good.items(), page_bytes, max(len(sums), last + 1))
         self._mended.append(
-            f"{path}: {len(bad)} of {len(sums)} pages were damaged, the first at byte"
+            f"{path}: {_pages_text(bad, sums)} were damaged, the first at byte"
             f" {bad[0] * page_bytes}; brought back from {self._mirror.path}"
         )
 
@@ -547,6 +546,13 @@ def _unexplained(path: Path, found: NDArray[np.uint32], wrong: Collection[int]) 
         return []
     logged = {(number, crc32c(content)) for number, content in read_wal(path).contents(set(wrong))}
     return [n for n in wrong if n >= len(found) or (n, int(found[n])) not in logged]
+
+
+def _pages_text(bad: Collection[int], sums: Sized) -> str:
+    """Which share of the pages this is; some may be beyond the last that there should be."""
+    beyond = sum(number >= len(sums) for number in bad)
+    more = f", and {beyond} beyond the last," if beyond else ""
+    return f"{len(bad) - beyond} of {len(sums)} pages{more}"
 
 
 def _refuse_older_copy(path: Path, header: LogHeader) -> None:

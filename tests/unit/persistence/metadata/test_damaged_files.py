@@ -109,6 +109,19 @@ async def opened_tree(directory: Path, *, read_only: bool = False) -> Tree:
         await store.close()
 
 
+async def test_pages_beyond_the_last_are_told_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored = await made(tmp_path, "stopped", 0)
+    path = stored.directory / NAME
+    content = path.read_bytes()
+    page_bytes = int.from_bytes(content[16:18])
+    path.write_bytes(bytes(len(content) + page_bytes))
+    assert await opened_tree(stored.directory) == stored.tree
+    pages = len(content) // page_bytes
+    assert f"{pages} of {pages} pages, and 1 beyond the last, were damaged" in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("left", LEFT)
 async def test_undamaged_files_are_opened_without_a_word(
