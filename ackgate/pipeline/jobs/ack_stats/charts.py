@@ -122,7 +122,7 @@ def range_chart(stats: SubscriptionFigures, gate: GateHistory) -> Spec:
         layers = [band, *layers, layer("now", rule(GREY), x=time("at_ms"))]
     drawn = [one for one in gate.intervals if stats.from_ms <= one.until_ms]
     if drawn:
-        data["shut"] = [_shut_row(one, one.reasons or "guessed") for one in drawn]
+        data["shut"] = [_shut_row(one, gate) for one in drawn]
         layers = [*layers, _shut_layer(box(RED, opacity=0.18))]
     return chart(
         "Ranges against the limit",
@@ -313,7 +313,11 @@ def bytes_chart(stats: SubscriptionFigures) -> Spec:
 
 def gate_chart(stats: SubscriptionFigures, gate: GateHistory) -> Spec:
     """Return the chart of the gate's pauses, one row per reason, exact to the millisecond."""
-    rows = [_shut_row(one, reason) for one in gate.intervals for reason in _reasons(one)]
+    rows = [
+        _shut_row(one, gate, reason)
+        for one in gate.intervals
+        for reason in _reasons(one, gate).split(",")
+    ]
     title = "More ranges than the limit (guessed)" if gate.is_guessed else "Gate shut, by reason"
     reasons = sorted({row["reason"] for row in rows})
     span_ms = (
@@ -334,20 +338,22 @@ def _shut_layer(mark: Spec, *, span_ms: tuple[int, int] | None = None, **more: S
     return layer("shut", mark, x=x, x2=until("until_ms"), tooltip=tips, **more)
 
 
-def _shut_row(one: GateInterval, reason: str) -> dict[str, Any]:
+def _shut_row(one: GateInterval, gate: GateHistory, reason: str = "") -> dict[str, Any]:
+    reasons = _reasons(one, gate)
     return {
         "from_ms": calendar_ms(one.from_ms),
         "until_ms": calendar_ms(one.until_ms),
         "from_text": moment_text(one.from_ms),
         "until_text": moment_text(one.until_ms),
         "span": span_text(one.until_ms - one.from_ms),
-        "reason": reason,
-        "reasons": one.reasons or "guessed",
+        "reason": reason or reasons,
+        "reasons": reasons,
     }
 
 
-def _reasons(one: GateInterval) -> list[str]:
-    return one.reasons.split(",") if one.reasons else ["ranges"]
+def _reasons(one: GateInterval, gate: GateHistory) -> str:
+    """Its reasons, with commas between. A journal that began while the gate was shut has none."""
+    return one.reasons or ("guessed" if gate.is_guessed else "not known")
 
 
 def age_chart(holes: Sequence[OpenHole]) -> Spec:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from pyroaring import BitMap
 
@@ -185,6 +188,17 @@ def test_a_guessed_gate_is_called_a_guess():
     assert "red: over the limit" in read.charts[RANGES]["title"]["subtitle"]
     assert "More ranges than the limit (guessed)" in read.charts
     assert "gate shut" not in read.text.split("<script>")[0]
+
+
+def test_a_pause_of_a_journal_without_a_reason_is_no_guess():
+    one = stats()
+    gate = replace(gate_of(one, None), is_guessed=False)
+    assert [row["reasons"] for row in gate_chart(one, gate)["datasets"]["shut"]] == ["not known"]
+    assert [row["reasons"] for row in gate_chart(one, gate_of(one, None))["datasets"]["shut"]] == [
+        "guessed"
+    ]
+    read = page(one, gates={(one.topic, one.subscription): gate})
+    assert "guessed" not in json.dumps(read.charts[RANGES]["datasets"])
 
 
 def test_all_times_of_a_gate_are_counted_drawn_or_not():
