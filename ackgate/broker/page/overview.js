@@ -71,18 +71,18 @@ export function overview(main, given, { address, note, say, state }) {
       row.why.map((sentence, place) => el("div", { class: place ? "why" : "why first" }, sentence)));
   }
 
-  function gate(row) {
-    if (row.shutSinceMs !== null) return el("span", { class: "bad" }, `shut for ${span(Date.now() - row.shutSinceMs)}`);
+  function gate(row, now) {
+    if (row.shutSinceMs !== null) return el("span", { class: "bad" }, `shut for ${span(now - row.shutSinceMs)}`);
     if (row.shutsInSeconds !== null) return el("span", { class: "warn" }, `shuts in ${span(row.shutsInSeconds * 1000)}`);
     return el("span", { class: "dim" }, row.isGateEnabled ? "open" : "off");
   }
 
-  const line = (row) => el("tr", { "data-state": row.severity }, named(row),
-    columns.map(([title, , cell]) => el("td", { "data-title": title }, cell(row))));
+  const line = (row, now) => el("tr", { "data-state": row.severity }, named(row),
+    columns.map(([title, , cell]) => el("td", { "data-title": title }, cell(row, now))));
 
   function showRows(view) {
     const focused = document.activeElement?.closest("#rows a")?.getAttribute("href");
-    fill(body, view.rows.length ? view.rows.map(line)
+    fill(body, view.rows.length ? view.rows.map((row) => line(row, view.takenMs))
       : el("tr", {}, el("td", { class: "dim", colspan: columns.length + 1 },
         view.total ? "no subscription matches" : "no loaded topic has a subscription yet")));
     if (focused) [...body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();

@@ -187,7 +187,7 @@ class OverviewAnswer:
     offset: int = statistic("Place of the first row among the matching")
     rows: tuple[OverviewRow, ...] = statistic("The rows of this page")
     missing: tuple[str, ...] = statistic(
-        "Brokers whose subscriptions are not in it, and why", default=()
+        "Brokers, or topics of files, whose subscriptions are not in it, and why", default=()
     )
 
 
@@ -302,7 +302,7 @@ class Overview:
         rows = []
         for row in found.rows:
             driver = snapshot.drivers[row.topic, row.subscription]()
-            rows.append(row if driver is None else self.explained(row, driver))
+            rows.append(row if driver is None else self.explained(row, driver, snapshot.taken_ms))
         return OverviewAnswer(
             source=source,
             is_live=True,
@@ -327,12 +327,14 @@ class Overview:
                 await asyncio.sleep(0)
         return found
 
-    def explained(self, row: OverviewRow, subscription: SubscriptionDriver) -> OverviewRow:
-        """The row with its sentences and its history filled in."""
+    def explained(
+        self, row: OverviewRow, subscription: SubscriptionDriver, taken_ms: int
+    ) -> OverviewRow:
+        """The row with its sentences and its history filled in. `taken_ms`: when it was taken."""
         oldest = oldest_holes(subscription, self.sampler, 1) if row.backlog else ()
         return replace(
             row,
-            why=why(row, oldest[0] if oldest else None, self.clock_ms()),
+            why=why(row, oldest[0] if oldest else None, taken_ms),
             ranges_history=self.sampler.ranges_history(subscription),
         )
 

@@ -28,7 +28,7 @@ from ackgate.broker.stats import (
 from ackgate.broker.wire import InvalidTopicNameError, TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.cursor import ManagedCursor, MessageLedgers
-from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
+from ackgate.errors import AckGateError, CallerError, NoSuchLedgerError, NoSuchNodeError
 from ackgate.persistence.cursors.offline import read_cursor
 from ackgate.persistence.nodes.paths import (
     EMBEDDED_NAMESPACE,
@@ -137,11 +137,15 @@ async def _read_overview(query: OverviewQuery, places: StoragePlaces) -> Overvie
     now_ms = time.time_ns() // 1_000_000
     async with opened_ledgers(places) as opened:
         storage = _Storage(opened.metadata, opened.client, places.password)
-        rows = [
-            _stored_row(answer, now_ms)
-            for topic in await storage.topics()
-            for answer in await storage.subscriptions(topic, None, 1)
-        ]
+        rows: list[OverviewRow] = []
+        missing: list[str] = []
+        for topic in await storage.topics():
+            try:
+                answers = await storage.subscriptions(topic, None, 1)
+            except AckGateError as error:  # damaged, or deleted meanwhile
+                missing.append(f"{topic.name}: {error}")
+                continue
+            rows += [_stored_row(answer, now_ms) for answer in answers]
     rows.sort(key=lambda row: (row.topic, row.subscription))
     found = page_of_rows(rows, query)
     return OverviewAnswer(
@@ -153,6 +157,7 @@ async def _read_overview(query: OverviewQuery, places: StoragePlaces) -> Overvie
         severities=counted_severities(rows),
         offset=query.offset,
         rows=tuple(replace(row, why=why(row, None, now_ms)) for row in found.rows),
+        missing=tuple(missing),
     )
 
 
@@ -197,16 +202,12 @@ class _Topic(NamedTuple):
 
     name: str
     path: str
-    parsed: TopicName | None
-    """None for a topic of a host that embeds cursors."""
-
-    @property
-    def is_embedded(self) -> bool:
-        return self.parsed is None
+    is_embedded: bool = False
+    """Whether it is a topic of a host that embeds cursors."""
 
     @classmethod
     def of(cls, name: TopicName) -> _Topic:
-        return cls(str(name), topic_path(name.tenant, name.namespace, name.local_name), name)
+        return cls(str(name), topic_path(name.tenant, name.namespace, name.local_name))
 
 
 class _Read(NamedTuple):
@@ -237,7 +238,7 @@ class _Storage:
                 brokers = _Topic.of(TopicName.parse(text))
                 if brokers.path != path and await self._metadata.get(brokers.path) is not None:
                     return brokers
-            return _Topic(f"persistent://{namespace}/{hosts_name}", path, None)
+            return _Topic(f"persistent://{namespace}/{hosts_name}", path, is_embedded=True)
         return _Topic.of(TopicName.parse(text).require_persistent())
 
     async def topics(self) -> list[_Topic]:
@@ -250,7 +251,8 @@ class _Storage:
         topics = []
         for path in paths:
             tenant, namespace, _, name = map(name_of_node, path.split("/")[-_TOPIC_DEPTH:])
-            topics.append(_Topic(f"persistent://{tenant}/{namespace}/{name}", path, None))
+            is_embedded = (tenant, namespace) == EMBEDDED_NAMESPACE
+            topics.append(_Topic(f"persistent://{tenant}/{namespace}/{name}", path, is_embedded))
         return topics
 
     async def _is_hosts(self, path: str) -> bool:
@@ -264,10 +266,11 @@ class _Storage:
 
     async def parts(self, topic: _Topic) -> list[_Topic]:
         """The partitions of a topic; the topic itself if it has none."""
-        if topic.parsed is None:
+        if topic.is_embedded:
             return [topic]
-        count = await read_partition_count(self._metadata, topic.parsed)
-        return [_Topic.of(topic.parsed.partition(index)) for index in range(count)] or [topic]
+        name = TopicName.parse(topic.name)
+        count = await read_partition_count(self._metadata, name)
+        return [_Topic.of(name.partition(index)) for index in range(count)] or [topic]
 
     async def subscriptions(
         self, topic: _Topic, wanted: str | None, cells: int

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 CONSUMERS_MAX: Final = 20
 """Consumers of one subscription that are listed."""
 
+MISSING_MAX: Final = 20
+"""Lines about what is missing in the overview."""
+
 STATE_COLUMNS: Final = 9
 SPARK_COLUMNS: Final = 16
 
@@ -392,8 +395,10 @@ def _overview(answer: OverviewAnswer, look: Look) -> Iterator[str]:
     states = ", ".join(f"{number:,} {name}" for name, number in answer.severities.items() if number)
     total = look.bold(count(answer.total, "subscription"))
     yield f"{total}{': ' if states else ''}{states}  {look.dim(source)}"
-    for why in answer.missing:
+    for why in answer.missing[:MISSING_MAX]:
         yield look.bad(printable(f"not in it: {why}"))
+    if len(answer.missing) > MISSING_MAX:
+        yield look.bad(f"not in it: {len(answer.missing) - MISSING_MAX:,} more")
     for row in answer.rows:
         yield from _row(row, answer.taken_ms, look)
     shown = answer.offset + len(answer.rows)

@@ -240,7 +240,7 @@ async def _subscription(call: Call) -> dict[str, Any]:
     return {
         "source": broker.web.any,
         "takenMs": now_ms,
-        "row": to_json(broker.overview.explained(row, subscription)),
+        "row": to_json(broker.overview.explained(row, subscription, now_ms)),
         "stats": to_json(stats),
         "holes": [to_json(hole) for hole in oldest_holes(subscription, sampler)],
         "holders": [
