@@ -6,6 +6,7 @@ Edge. ``ackgate tls`` calls `ackgate.network` directly, and has no module.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_parsed(arguments: argparse.Namespace) -> int:
     """Run the command that `command_parser` has parsed; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names have characters that it lacks
     try:
+        _check_texts(arguments)
         code = _run(arguments)
         sys.stdout.flush()
     except AckGateError as error:
@@ -51,6 +55,17 @@ def run_parsed(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _check_texts(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigurationError` for a text that is not UTF-8. Paths may have any bytes."""
+    for value in vars(arguments).values():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and not text.isascii():
+                try:
+                    text.encode()
+                except UnicodeEncodeError:
+                    raise ConfigurationError(f"{text!a} is not UTF-8") from None
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ackgate.commands.terminal.tables import printable
 from ackgate.config.load import OLDER_NAMES, gather
 from ackgate.config.settings import Settings
 from ackgate.config.unused_keys import PULSAR_VERSION, security_asked_for
@@ -65,7 +66,7 @@ def run_config(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_json(report), indent=2))  # noqa: T201
     else:
-        print("\n".join(_lines(report)))  # noqa: T201
+        print("\n".join(map(printable, _lines(report))))  # noqa: T201
     return report.exit_code
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 _RELATIVE: Final = re.compile(r"([0-9]{1,9})([smhdwy]?)")
+_CLAIMS_WITH_OPTIONS: Final = {"sub": "--subject", "exp": "--expiry-time"}
 _TOKEN_BYTES_MAX: Final = 64 * 1024
 _FOR_THE_OWNER: Final = 0o600
 _FOR_ALL: Final = 0o644
@@ -82,11 +83,15 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def _created(arguments: argparse.Namespace) -> str:
+    if not arguments.subject:
+        raise ConfigurationError("--subject: the role is empty")
     claims: dict[str, Any] = {"sub": arguments.subject}
     for pair in arguments.claims:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ConfigurationError("--claim: must have the form NAME=VALUE")
+        if name in _CLAIMS_WITH_OPTIONS:
+            raise ConfigurationError(f"--claim {name}: {_CLAIMS_WITH_OPTIONS[name]} sets it")
         claims[name] = text
     if arguments.expiry_time is not None:
         claims["exp"] = int(time.time()) + _seconds(arguments.expiry_time)
@@ -137,7 +142,10 @@ def _token(arguments: argparse.Namespace) -> str:
         content = read_bytes(f"file:{arguments.token_file}", what="--token-file")
         text = content.decode("latin-1")
     else:
-        text = sys.stdin.read(_TOKEN_BYTES_MAX)
+        try:
+            text = sys.stdin.read(_TOKEN_BYTES_MAX)
+        except UnicodeDecodeError:
+            raise ConfigurationError("standard input: this is no token") from None
     return text.strip()
 
 

@@ -27,6 +27,9 @@ HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 _KEY_BITS: Final = 2048
+_NAME_BYTES_MAX: Final = 64
+"""X.509's limit for a common name."""
+
 _EARLIER: Final = dt.timedelta(minutes=5)
 """How far before now validity begins, because clocks differ."""
 
@@ -61,14 +64,23 @@ def make_trial_certificates(
     `hosts`: further names and addresses of the server. `replaces`: whether files that are there are
     overwritten. Raises `ConfigurationError`, `MissingExtraError`.
     """
-    wrong = [name for name in clients if not name or "/" in name or name.startswith(".")]
+    wrong = [
+        name
+        for name in clients
+        if not name or "/" in name or name.startswith(".") or len(name.encode()) > _NAME_BYTES_MAX
+    ]
     if wrong:
-        raise ConfigurationError(f"{wrong[0]!r} cannot be a client's name: it becomes a file's")
+        raise ConfigurationError(
+            f"{wrong[0]!r} cannot be a client's name: it becomes a file's, and may have "
+            f"{_NAME_BYTES_MAX} bytes"
+        )
     try:
         directory.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
         if not replaces and any(directory.glob("*.pem")):
             raise ConfigurationError(f"{directory} holds PEM files already, which stay as they are")
         with named_extras():
+            for host in hosts:
+                _general_name(host)  # rejects it before anything is written
             maker = _Maker(directory, days)
             return TrialCertificates(
                 maker.authority_file,
@@ -85,7 +97,10 @@ class _Maker:
     def __init__(self, directory: Path, days: int) -> None:
         self._directory = directory
         now = dt.datetime.now(dt.UTC)
-        self._valid = (now - _EARLIER, now + dt.timedelta(days=days))
+        try:
+            self._valid = (now - _EARLIER, now + dt.timedelta(days=days))
+        except OverflowError:
+            raise ConfigurationError(f"{days} days from now no calendar has a date") from None
         self._key, self._certificate = self._new_authority()
         self.authority_file = self._write("ca", self._key, self._certificate).certificate
 
@@ -198,7 +213,13 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(host)
+    except ValueError:
+        raise ConfigurationError(
+            f"{host!r} cannot be a host's name in a certificate: write it in ASCII"
+        ) from None
 
 
 def _write_file(path: Path, content: bytes) -> None:

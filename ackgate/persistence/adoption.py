@@ -61,6 +61,7 @@ from ackgate.persistence.nodes.paths import (
     MANAGED_LEDGERS,
     cursor_path,
     ledger_path,
+    name_of_node,
     topic_path,
 )
 from ackgate.persistence.nodes.topic_node import (
@@ -495,7 +496,7 @@ async def _raise(metadata: MetadataStore, path: str, least: int) -> None:
 async def _refuse_running_brokers(metadata: MetadataStore) -> None:
     running = await metadata.children(BROKERS)
     if running:
-        raise ConfigurationError(f"stop all brokers first: {', '.join(running)}")
+        raise ConfigurationError(f"stop all brokers first: {', '.join(map(name_of_node, running))}")
 
 
 async def _topics(metadata: MetadataStore) -> list[str]:

@@ -31,6 +31,7 @@ from ackgate.commands.ledgers.audit_view import (
 )
 from ackgate.commands.ledgers.opened import opened_ledgers
 from ackgate.config.load import load_settings
+from ackgate.errors import ConfigurationError
 from ackgate.persistence.bookies.settings import AuditSettings
 from ackgate.persistence.offline_storage import (
     on_cluster,
@@ -65,8 +66,10 @@ def run_bookies(arguments: argparse.Namespace) -> int:
         with quiet_logs():
             return asyncio.run(_check_cluster(arguments))
     rate = arguments.bytes_per_second if is_repair else None
+    if rate is not None and not 0 < rate < math.inf:
+        raise ConfigurationError(f"--bytes-per-second {rate:g}: more than 0 and finite")
     settings = AuditSettings(
-        bytes_per_second=rate if rate and rate > 0 else None,
+        bytes_per_second=rate,
         lost_bookie_delay_seconds=0 if is_repair and arguments.replace_lost else math.inf,
     )
     with quiet_logs():

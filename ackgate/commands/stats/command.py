@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import CELLS_MAX, to_json
+from ackgate.broker.wire import check_subscription_name
 from ackgate.commands.stats.answer import answer_json
 from ackgate.commands.stats.look import Look
 from ackgate.commands.stats.view import render, render_overview
@@ -34,6 +35,8 @@ _REPAINT: Final = "\x1b[H\x1b[J"
 def run_stats(arguments: argparse.Namespace) -> int:
     """Ask once, or again and again until interrupted. Raises `AckGateError`."""
     look = Look.of_terminal()
+    if arguments.subscription is not None:
+        check_subscription_name(arguments.subscription)
     ask = _question(arguments, min(look.cells, CELLS_MAX))
     show: Callable[[StatsAnswer], str] = (
         partial(_as_json, is_watched=arguments.watch is not None)

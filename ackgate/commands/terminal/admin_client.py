@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from ackgate.config.load import client_settings
-from ackgate.errors import CallerError, CorruptRecordError, StorageError
+from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError, StorageError
 from ackgate.network import ClientTls, PemFile
 
 if TYPE_CHECKING:
@@ -120,9 +120,11 @@ class AdminClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         access: AdminAccess | None = None,
     ) -> None:
-        """Raises `CallerError` for a bad `url`, `ConfigurationError` for bad files of `access`."""
-        if urlsplit(url).scheme not in {"http", "https"}:
-            raise CallerError(f"not the address of an admin interface: {url!r}")
+        """Raises `ConfigurationError` for a bad `url`, or bad files of `access`."""
+        if not _is_address(url):
+            raise ConfigurationError(
+                f"not the address of an admin interface, such as {DEFAULT_URL}: {url!r}"
+            )
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         self._access = access or AdminAccess()
@@ -184,6 +186,8 @@ class AdminClient:
         try:
             with self._opener.open(request, timeout=self._timeout_seconds) as response:
                 text = response.read(ANSWER_BYTES_MAX + 1)
+                if response.length and len(text) <= ANSWER_BYTES_MAX:
+                    raise StorageError(f"the answer of {self._url} ended in the middle")
         except urllib.error.HTTPError as error:
             with error:
                 location = error.headers.get("Location")
@@ -198,6 +202,14 @@ class AdminClient:
                 f"{self._url} does not speak HTTP ({type(error).__name__}): is it the admin port?"
             ) from error
         return text, None
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the host or the port
+        return False
 
 
 class _NotFollowed(urllib.request.HTTPRedirectHandler):

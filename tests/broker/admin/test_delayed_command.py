@@ -189,5 +189,5 @@ def test_a_bad_line_of_a_file_is_named_and_nothing_is_cancelled(ackgate, tmp_pat
 def test_no_broker_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["delayed", "list", "t", "--admin-url", "http://127.0.0.1:1"]) == 1
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
-    assert main(["delayed", "list", "t", "--admin-url", "file:///etc/passwd"]) == 1
+    assert main(["delayed", "list", "t", "--admin-url", "file:///etc/passwd"]) == 2
     assert "not the address of an admin interface" in capsys.readouterr().err

@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import json
 import re
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,8 +22,10 @@ from ackgate.commands.cli import main
 from ackgate.commands.stats.query import query_stats
 from ackgate.commands.stats.stored import stored_stats
 from ackgate.cursor import MessageLedgers, Position
+from ackgate.described import span
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
-from ackgate.persistence import RecoverySource
+from ackgate.persistence import RecoverySource, SqliteMetadataStore
+from ackgate.persistence.nodes.paths import MANAGED_LEDGERS
 from ackgate.testing import BrokerProcess
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
@@ -219,6 +223,9 @@ def test_watching_asks_again_and_survives_a_broker_that_does_not_answer(
     [
         (["nope"], "not found", {1, 2}),
         (["orders", "--subscription", "nope"], "not found", {1, 2}),
+        (["orders", "--subscription", ""], "invalid subscription name '': it is empty", {2}),
+        (["orders", "--subscription", "\udcff"], "'\\udcff' is not UTF-8", {2}),
+        (["\udcff"], "'\\udcff' is not UTF-8", {2}),
         (["a/b"], "invalid topic name", {1, 2}),
         (["non-persistent://public/default/t"], "non-persistent", {1, 2}),
         (["orders", "--watch", "0"], "--watch 0.0: from 0.1 to 86400 s", {2}),
@@ -251,11 +258,26 @@ def test_addresses_and_directories_where_nobody_is(
 ) -> None:
     assert main(["stats", "t", "--url", "http://127.0.0.1:1"]) == 1
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
-    assert main(["stats", "t", "--url", "file:///etc/passwd"]) == 1
-    assert "not the address" in capsys.readouterr().err
+    for url in (
+        "file:///etc/passwd",
+        "nonsense",
+        "http://",
+        "http://[::1",
+        "http://127.0.0.1:abc",
+        "http://127.0.0.1:99999",
+    ):
+        assert main(["stats", "t", "--url", url]) == 2
+        assert "not the address" in capsys.readouterr().err
     assert main(["stats", "t", "--data-dir", str(tmp_path)]) == 2
     assert "no broker has kept anything" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_that_ends_in_the_middle_is_none() -> None:
+    impostor, refused = Impostor(b'{"partitions": 0}', missing=5), pytest.raises(StorageError)
+    with impostor as url, refused as error:
+        query_stats("t", url=url)
+    assert "ended in the middle" in str(error.value)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff"])
@@ -332,15 +354,15 @@ def test_a_hosts_topic_may_have_any_name_and_others_are_not_found(embedded: Path
 
 
 class Impostor:
-    """Answers everything with the same bytes."""
+    """Answers everything with the same bytes, and closes when so many are `missing`."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, missing: int = 0) -> None:
         from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(len(body) + missing))
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -441,6 +463,38 @@ def test_the_overview_of_files_has_what_is_stored(
     assert first["consumers"] is None
     assert main(arguments) == 0
     assert "as persisted in" in capsys.readouterr().out
+
+
+def test_the_overview_of_files_does_without_what_is_damaged(
+    embedded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(embedded, directory)
+
+    async def damage() -> None:
+        topics = f"{MANAGED_LEDGERS}/embedded/default/persistent"
+        store = await SqliteMetadataStore.open(directory / "metadata.sqlite")
+        [topic] = [each for each in await store.children(topics) if each.startswith("eu")]
+        await store.put(f"{topics}/{topic}", b"nonsense", expected_version=None)
+        await store.close()
+
+    asyncio.run(damage())
+    assert main(["overview", "--data-dir", str(directory)]) == 0
+    text = capsys.readouterr().out
+    assert "not in it: persistent://embedded/default/eu/orders: " in text
+    assert "billing" in text
+
+
+def test_durations_are_those_of_when_the_overview_was_taken(broker: InProcessBroker) -> None:
+    ages = []
+    while not ages or ages[-1] < 500:
+        answer = broker.get("/ackgate/overview")
+        ages.append(time.time() * 1000 - answer["takenMs"])
+        for row in answer["rows"]:
+            sentences = [each for each in row["why"] if ", no ack for " in each]
+            wanted = span(answer["takenMs"] - row["lastAckedMs"])
+            assert all(each.endswith(f", no ack for {wanted}") for each in sentences)
+            assert sentences or not row["unackedMessages"] or not row["lastAckedMs"]
 
 
 @pytest.mark.parametrize(

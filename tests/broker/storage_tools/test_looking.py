@@ -240,11 +240,21 @@ def test_beside_a_running_broker_everything_is_seen_and_nothing_is_touched(
         refused = tool("bookies", "repair", "--data-dir", data)
         assert refused.code == 2
         assert "held by another broker" in refused.err
+        refused = tool("ledgers", "adopt", "--data-dir", data)
+        assert refused.code == 2
+        assert "stop all brokers first: 127.0.0.1:" in refused.err
         talk(broker)  # nobody was fenced
         broker.kill()
         # What the crash left in the journals is seen, too.
         rows = tool("ledgers", "list", "--data-dir", data, "--topic", TOPIC, "--json").json
         assert sum(row["entries"] for row in rows if row["kind"] == "message") == 2 * MESSAGES
+
+
+@pytest.mark.parametrize("rate", ["0", "-5", "nan", "inf"])
+def test_a_repair_that_is_limited_to_nothing_is_refused(tool: Tool, data: Path, rate: str) -> None:
+    refused = tool("bookies", "repair", "--data-dir", data, "--bytes-per-second", rate)
+    assert refused.code == 2
+    assert f"--bytes-per-second {rate}: more than 0" in refused.err
 
 
 @pytest.mark.parametrize("seed", range(12))

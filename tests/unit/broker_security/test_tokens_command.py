@@ -75,6 +75,9 @@ def test_a_secret_as_text(out: pytest.CaptureFixture[str]) -> None:
         (("create", "-pk", "data:,hunter2", "-s", "app"), 2, "--private-key: not a private key"),
         (("create", "-sk", "my.key", "-s", "app", "-e", "soon"), 2, "--expiry-time soon"),
         (("create", "-sk", "my.key", "-s", "app", "--claim", "x"), 2, "NAME=VALUE"),
+        (("create", "-sk", "my.key", "-s", ""), 2, "--subject: the role is empty"),
+        (("create", "-sk", "my.key", "-s", "app", "--claim", "exp=1"), 2, "--expiry-time sets it"),
+        (("create", "-sk", "my.key", "-s", "app", "--claim", "sub=x"), 2, "--subject sets it"),
         (("create-secret-key", "-o", "my.key"), 2, "my.key: File exists"),
         (("show", "hunter2"), 2, "this is no token"),
         (("validate", "-sk", "my.key", "hunter2"), 1, "cannot be read"),
@@ -89,6 +92,14 @@ def test_what_cannot_be_used_is_named(
     said = out.readouterr().err
     assert why in said
     assert "hunter2" not in said
+
+
+def test_bytes_that_are_no_text_are_no_token(
+    out: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8"))
+    assert tokens("show") == 2
+    assert "this is no token" in out.readouterr().err
 
 
 def test_an_expired_token_is_not_valid(out: pytest.CaptureFixture[str]) -> None:

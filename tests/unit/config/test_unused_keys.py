@@ -176,6 +176,16 @@ def test_a_file_that_says_what_pulsar_does_anyway(capsys: pytest.CaptureFixture[
     assert "in effect: " in out
 
 
+def test_what_is_in_a_file_does_not_move_the_cursor(
+    conf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf.write_bytes(b"a\x00\x1b[2Jb=1\nmanagedLedgerMaxUnackedRangesToPersist=\x1b[H\n")
+    assert check(str(conf)) == 2
+    out = capsys.readouterr().out
+    assert "a\\x00\\x1b[2Jb" in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
 def test_a_file_that_has_everything(
     conf: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

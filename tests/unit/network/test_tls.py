@@ -477,6 +477,12 @@ def test_what_is_made_is_for_its_owner_and_replaces_nothing(tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match="holds PEM files already"):
         make_trial_certificates(tmp_path / "new")
     assert made.authority.read_bytes() == before
-    for name in ("", "../up", ".hidden"):
+    other = tmp_path / "other"
+    for name in ("", "../up", ".hidden", "n" * 65):
         with pytest.raises(ConfigurationError, match="cannot be a client's name"):
-            make_trial_certificates(tmp_path / "other", clients=(name,))
+            make_trial_certificates(other, clients=(name,))
+    with pytest.raises(ConfigurationError, match=r"'bücher\.example' cannot be a host's name"):
+        make_trial_certificates(other, hosts=("bücher.example",))
+    with pytest.raises(ConfigurationError, match="no calendar"):
+        make_trial_certificates(other, days=10**8)
+    assert not list(other.iterdir())
