@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from importlib.resources import files
+import pkgutil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import fastavro
@@ -91,11 +91,8 @@ _COUNT_MAX: Final = 1 << 31
 @functools.cache
 def entry_schema() -> dict[str, object]:
     """The schema of an entry, as in ``schemas/ledger_entry.avsc``."""
-    text = (
-        files("ackgate.persistence.records")
-        .joinpath("schemas", "ledger_entry.avsc")
-        .read_text("utf-8")
-    )
+    text = pkgutil.get_data("ackgate.persistence.records", "schemas/ledger_entry.avsc")
+    assert text is not None, "packages lie in files or archives, and their loaders read both"
     schema: dict[str, object] = json.loads(text)
     return schema
 

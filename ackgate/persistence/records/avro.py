@@ -1,6 +1,6 @@
 """Bytes of Avro records, by the schemas that lie beside this file.
 
-Edge only in that schemas are read from the package at import. Bytes that do not fit a schema are a
+Edge only in that a schema is read from the package at its first use. Bytes that do not fit a schema are a
 `CorruptRecordError`, whatever the Avro library makes of them.
 
 A field that came later says so (``"since_format": 2``) and has a default: the schema of an older
@@ -10,9 +10,10 @@ format is the same without it, and a reader elsewhere resolves one to the other 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
+import pkgutil
+from functools import cached_property
 from io import BytesIO
-from typing import Any, Final
+from typing import Any
 
 import fastavro
 from fastavro.schema import parse_schema
@@ -21,23 +22,23 @@ from ackgate.errors import CorruptRecordError
 
 
 class AvroSchema:
-    """A parsed schema that encodes and decodes records."""
-
-    __slots__ = ("_parsed", "name")
+    """``schemas/<name>.avsc``, as it is in one format: encodes and decodes records."""
 
     def __init__(self, name: str, *, format_version: int = 1) -> None:
-        """Load ``schemas/<name>.avsc``, as it is in this format."""
         self.name = name
-        text = (
-            files("ackgate.persistence.records")
-            .joinpath("schemas", f"{name}.avsc")
-            .read_text("utf-8")
-        )
+        self._format_version = format_version
+
+    @cached_property
+    def _parsed(self) -> Any:  # noqa: ANN401 - fastavro's
+        text = pkgutil.get_data("ackgate.persistence.records", f"schemas/{self.name}.avsc")
+        assert text is not None, "packages lie in files or archives, and their loaders read both"
         schema = json.loads(text)
         schema["fields"] = [
-            field for field in schema["fields"] if field.get("since_format", 1) <= format_version
+            field
+            for field in schema["fields"]
+            if field.get("since_format", 1) <= self._format_version
         ]
-        self._parsed: Final = parse_schema(schema)
+        return parse_schema(schema)
 
     def encode(self, record: dict[str, Any]) -> bytes:
         """The record's Avro bytes, without any header."""
