@@ -49,13 +49,13 @@ _COPY_FREE_BYTES: Final = 4096
 
 _LOW_BITS: Final = 13
 _LOW_COUNT: Final = 1 << _LOW_BITS
-_SMALL: Final = [encode_long(entry_id) for entry_id in range(_LOW_COUNT)]
-"""Entry ids of one or two bytes."""
+_BYTES: Final = [bytes((byte,)) for byte in range(256)]
 
-_LOWS: Final = [bytes((e << 1 & 127 | 128, e >> 6 | 128)) for e in range(_LOW_COUNT)]
+_SMALL: Final = _BYTES[0:128:2] + [low + high for high in _BYTES[1:128] for low in _BYTES[128::2]]
+"""Numbers below `_LOW_COUNT` as longs of one or two bytes."""
+
+_LOWS: Final = [low + high for high in _BYTES[128:] for low in _BYTES[128::2]]
 """The two low bytes of entry ids of three bytes or more."""
-
-_LENGTHS: Final = [encode_long(length) for length in range(2048)]
 
 
 class StoredEntry(NamedTuple):
@@ -93,7 +93,7 @@ class CrcDigest:
     ) -> list[bytes]:
         parts: list[bytes] = []
         extend_parts = parts.extend
-        known_lengths, known_max = _LENGTHS, len(_LENGTHS)
+        known_lengths, known_max = _SMALL, _LOW_COUNT
         for head, payload, length in zip(numbers, payloads, lengths, strict=True):
             if length < known_max:
                 extend_parts(

@@ -34,7 +34,7 @@ def encoded(first: int, payloads: list[bytes], *, ledger_id: int = 300) -> bytes
 @pytest.mark.parametrize("first", BOUNDARIES)
 @pytest.mark.parametrize("digest", [CrcDigest(), MacDigest(b"key")], ids=["crc", "mac"])
 def test_bytes_are_those_of_fastavro(first: int, digest: CrcDigest | MacDigest) -> None:
-    payloads = [bytes(n) for n in (0, 1, 63, 64, 100, 2047, 2048, 4096, 5000, 70_000)]
+    payloads = [bytes(n) for n in (0, 1, 63, 64, 100, 4095, 4096, 5000, 8191, 8192, 70_000)]
     encoder = EntryEncoder(2**40 + first, digest)
     ours = b"".join(encoder.encode(first, first - 3, 12345, payloads, [len(p) for p in payloads]))
     entries, is_clean = decode_entries(ours, len(payloads))
