@@ -259,7 +259,7 @@ async def open_embedded(
     1970, for tests in a time of their own. Raises `CallerError`,
     `DataDirectoryBusyError`, `ConfigurationError`, `StorageError`.
     """
-    settings = PersistenceSettings() if settings is None else settings
+    settings = PersistenceSettings.defaults() if settings is None else settings
     _check_ports(metadata, ledger_client, settings, clock_ms)
     is_own = metadata is None and ledger_client is None
     async with AsyncExitStack() as stack:

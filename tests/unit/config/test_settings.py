@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import get_origin
 
@@ -93,6 +94,14 @@ def test_a_group_is_made_by_attribute_name_and_checks_itself() -> None:
     assert settings.dispatcher.dispatcher_max_read_batch_size == 7
     with pytest.raises(ConfigurationError, match="managedLedgerDefaultEnsembleSize >="):
         PersistenceSettings(managed_ledger_default_ack_quorum=2)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_defaults_unvalidated_are_those_that_validation_gives(room: str) -> None:
+    defaults, validated = ROOMS[room].defaults(), ROOMS[room]()
+    assert defaults == validated
+    assert defaults.model_dump_json() == validated.model_dump_json()
+    assert pickle.loads(pickle.dumps(defaults)) == validated
 
 
 def test_texts_are_what_a_file_would_say() -> None:
