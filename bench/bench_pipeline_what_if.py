@@ -35,7 +35,6 @@ from tests.support.delivery_journals import read_stored_blocks
 from tests.support.wire_client import EARLIEST, WireClient
 
 if TYPE_CHECKING:
-
     from ackgate.persistence.deliveries.columns import EventColumns
     from tests.support.wire_client import Message
 
