@@ -131,6 +131,7 @@ export function wide(made) {
   return made;
 }
 
+// Short tables with a fixed number of rows; the long one is Tabulator's.
 export function table(heads, rows, none = "none") {
   if (!rows.length) return el("p", { class: "dim" }, none);
   return el("div", { class: "scroll" }, el("table", {},

@@ -1,7 +1,10 @@
 // All subscriptions, worst first. The broker filters, sorts and cuts; this shows one page of it, live.
 
+import { FormatModule, ResizeTableModule, ResponsiveLayoutModule, Tabulator } from "./vendor/tabulator.js";
 import { follow } from "./api.js";
-import { STATES, badge, count, el, fill, span, sparkline, typeOf } from "./dom.js";
+import { STATES, badge, count, el, span, sparkline, typeOf } from "./dom.js";
+
+Tabulator.registerModule([FormatModule, ResizeTableModule, ResponsiveLayoutModule]);
 
 const ROWS = 50;
 const DEFAULTS = { text: "", state: "", order: "worst", reversed: "", offset: "0" };
@@ -9,6 +12,7 @@ const ASCENDING = ["topic", "subscription", "shuts-in"];
 
 export function overview(main, given, { address, note, say, state }) {
   const asked = { ...DEFAULTS, ...Object.fromEntries(Object.entries(given).filter(([key]) => key in DEFAULTS)) };
+  let shown = [];
   let stop = () => {};
 
   const search = el("input", {
@@ -30,32 +34,45 @@ export function overview(main, given, { address, note, say, state }) {
   }, text);
   const previous = turn("← previous", -1), next = turn("next →", 1);
 
-  const heading = (title, order) => el("button", {
-    type: "button", class: "sort", "data-order": order, "data-title": title,
+  const orders = {
+    worst: "Worst", subscription: "Subscription", topic: "Topic", ranges: "Ranges", "shuts-in": "Gate", backlog: "Backlog",
+    unacked: "Unacked", again: "Again after a crash", delayed: "Delayed, nacked", consumers: "Consumers",
+  };
+  const headings = Object.fromEntries(Object.entries(orders).map(([order, title]) => [order, el("button", {
+    type: "button", class: "sort", "data-order": order,
     onclick: () => change({ order, reversed: asked.order === order && !asked.reversed ? "true" : "", offset: "0" }),
+  }, title)]));
+  // For narrow windows, whose rows have their figures below them and no headings.
+  const order = el("select", { class: "narrow", "aria-label": "Order" },
+    Object.entries(orders).map(([value, title]) => el("option", { value }, title)));
+  order.addEventListener("change", () => change({ order: order.value, reversed: "", offset: "0" }));
+
+  const figure = (field, cell, minWidth = 84, more = {}) => ({
+    title: orders[field], titleFormatter: () => headings[field], field, hozAlign: "right", headerSort: false,
+    minWidth, widthGrow: 1, responsive: 1, formatter: (shown) => cell(shown.getData().row, shown.getData().takenMs), ...more,
   });
   const columns = [
-    ["Ranges", "ranges", (row) => el("span", { class: "cell" },
+    {
+      title: "Subscription", field: "subscription", headerSort: false, widthGrow: 7, minWidth: 260, responsive: 0,
+      titleFormatter: () => el("span", {}, headings.worst, " ", headings.subscription, " ", headings.topic),
+      formatter: (shown) => named(shown.getData().row),
+    },
+    figure("ranges", (row) => el("span", { class: "cell" },
       sparkline(row.rangesHistory, row.rangesMax),
-      el("span", {}, count(row.ranges), row.rangesMax ? el("span", { class: "dim" }, ` / ${count(row.rangesMax)}`) : ""))],
-    ["Gate", "shuts-in", gate],
-    ["Backlog", "backlog", (row) => count(row.backlog)],
-    ["Unacked", "unacked", (row) => count(row.unackedMessages)],
-    ["Again after a crash", "again", (row) => row.isOnFallback
+      el("span", {}, count(row.ranges), row.rangesMax ? el("span", { class: "dim" }, ` / ${count(row.rangesMax)}`) : "")), 150, { widthGrow: 2 }),
+    figure("shuts-in", gate, 110, { hozAlign: "left", widthGrow: 2 }),
+    figure("backlog", (row) => count(row.backlog)),
+    figure("unacked", (row) => count(row.unackedMessages)),
+    figure("again", (row) => row.isOnFallback
       ? el("span", { class: "warn" }, `${count(row.comesAgain)}, fallback`)
-      : el("span", { class: row.comesAgain ? "bad" : "dim" }, count(row.comesAgain))],
-    ["Delayed, nacked", "delayed", (row) => `${count(row.delayed)}, ${count(row.nacks)}`],
-    ["Consumers", "consumers", (row) => count(row.consumers)],
+      : el("span", { class: row.comesAgain ? "bad" : "dim" }, count(row.comesAgain)), 110),
+    figure("delayed", (row) => `${count(row.delayed)}, ${count(row.nacks)}`, 110),
+    figure("consumers", (row) => count(row.consumers)),
   ];
-  const body = el("tbody");
-  const rows = el("table", { id: "rows" },
-    el("thead", {}, el("tr", {},
-      el("th", { scope: "col" }, heading("Worst", "worst"), heading("Subscription", "subscription"), heading("Topic", "topic")),
-      columns.map(([title, order]) => el("th", { scope: "col" }, heading(title, order))))),
-    body);
+  const holder = el("div", { id: "rows" });
   main.append(
-    el("div", { class: "bar" }, search, el("div", { class: "states", role: "group", "aria-label": "Filter by state" }, states)),
-    el("div", { class: "scroll" }, rows),
+    el("div", { class: "bar" }, search, order, el("div", { class: "states", role: "group", "aria-label": "Filter by state" }, states)),
+    holder,
     el("div", { class: "bar pager" }, previous, summary, next));
 
   // On the page of the broker that has loaded it.
@@ -65,7 +82,7 @@ export function overview(main, given, { address, note, say, state }) {
   }
 
   function named(row) {
-    return el("td", { class: "named" },
+    return el("div", { class: "named" },
       el("div", {}, badge(row.severity), " ", el("a", { href: place(row) }, row.subscription), typeOf(row)),
       el("div", { class: "topic" }, row.topic.replace(/^persistent:\/\//, "")),
       row.why.map((sentence, place) => el("div", { class: place ? "why" : "why first" }, sentence)));
@@ -77,23 +94,52 @@ export function overview(main, given, { address, note, say, state }) {
     return el("span", { class: "dim" }, row.isGateEnabled ? "open" : "off");
   }
 
-  const line = (row, now) => el("tr", { "data-state": row.severity }, named(row),
-    columns.map(([title, , cell]) => el("td", { "data-title": title }, cell(row, now))));
+  const placeholder = el("span", {});
+  const rows = new Tabulator(holder, {
+    index: "key", layout: "fitColumns", renderVertical: "basic", placeholder, columns,
+    responsiveLayout: "collapse", responsiveLayoutCollapseFormatter: figures,
+    rowFormatter: (row) => { row.getElement().dataset.state = row.getData().row.severity; },
+  });
+  rows.on("rowDblClick", (_, row) => { location.href = place(row.getData().row); });
+  const built = new Promise((resolve) => rows.on("tableBuilt", resolve));
 
-  function showRows(view) {
-    const focused = document.activeElement?.closest("#rows a")?.getAttribute("href");
-    fill(body, view.rows.length ? view.rows.map((row) => line(row, view.takenMs))
-      : el("tr", {}, el("td", { class: "dim", colspan: columns.length + 1 },
-        view.total ? "no subscription matches" : "no loaded topic has a subscription yet")));
-    if (focused) [...body.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+  // What has no column of its own for want of width.
+  function figures(columns) {
+    return columns.length ? el("div", { class: "figures" }, columns.map(({ title, value }) => el("span", {}, el("span", { class: "dim" }, `${title} `), value))) : "";
   }
 
-  function show(view) {
+  // What a row shows, as text: a row is drawn again only when it differs.
+  function drawn(row, takenMs) {
+    return JSON.stringify(row) + gate(row, takenMs).textContent;
+  }
+
+  async function showRows(view) {
+    await built;
+    const data = view.rows.map((row) => ({
+      key: `${row.topic}\n${row.subscription}`, drawn: drawn(row, view.takenMs), takenMs: view.takenMs, row,
+    }));
+    placeholder.textContent = view.total ? "no subscription matches" : "no loaded topic has a subscription yet";
+    const focused = document.activeElement?.closest("#rows a")?.getAttribute("href");
+    const isSame = data.length === shown.length && data.every(({ key }, place) => key === shown[place].key);
+    if (!isSame) await rows.replaceData(data);
+    else {
+      for (const [place, each] of data.entries()) {
+        if (each.drawn === shown[place].drawn) continue;
+        const row = rows.getRow(each.key);
+        await row.update(each);
+        row.reformat();
+      }
+    }
+    shown = data;
+    if (focused) [...holder.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+  }
+
+  async function show(view) {
     if (view.offset && !view.rows.length) {
       change({ offset: String(Math.max(0, Math.ceil(view.matching / ROWS) - 1) * ROWS) });
       return;
     }
-    showRows(view);
+    await showRows(view);
     for (const button of states) button.textContent = `${count(view.severities[button.dataset.state])} ${STATES[button.dataset.state]}`;
     const first = view.matching ? view.offset + 1 : 0;
     summary.textContent = `${count(first)} to ${count(view.offset + view.rows.length)} of ${count(view.matching)}`
@@ -102,7 +148,7 @@ export function overview(main, given, { address, note, say, state }) {
     say(view.missing.length ? `not in it: ${view.missing.join("; ")}` : "");
     previous.disabled = view.offset === 0;
     next.disabled = view.offset + view.rows.length >= view.matching;
-    rows.removeAttribute("aria-busy");
+    holder.removeAttribute("aria-busy");
     main.dataset.ready = String(view.takenMs);
   }
 
@@ -115,21 +161,22 @@ export function overview(main, given, { address, note, say, state }) {
   function listen() {
     stop();
     delete main.dataset.ready;
-    rows.setAttribute("aria-busy", "true");
+    holder.setAttribute("aria-busy", "true");
     for (const button of states) button.setAttribute("aria-pressed", asked.state === button.dataset.state);
-    for (const button of rows.querySelectorAll("button.sort")) {
-      const { order, title } = button.dataset, isIt = asked.order === order;
+    order.value = asked.order;
+    for (const [name, button] of Object.entries(headings)) {
+      const isIt = asked.order === name;
       button.setAttribute("aria-pressed", isIt);
-      button.textContent = isIt ? `${title} ${ASCENDING.includes(order) === !asked.reversed ? "▲" : "▼"}` : title;
+      button.textContent = isIt ? `${orders[name]} ${ASCENDING.includes(name) === !asked.reversed ? "▲" : "▼"}` : orders[name];
     }
     const query = new URLSearchParams({ ...asked, reversed: asked.reversed || "false", rows: String(ROWS) });
     if (!asked.state) query.delete("state");
-    stop = follow(`ackgate/overview/events?${query}`, show, (kind, why) => {
+    stop = follow(`ackgate/overview/events?${query}`, (view) => show(view).catch(reportError), (kind, why) => {
       state(kind, why);
       if (kind === "lost") say(why);
     });
   }
 
   listen();
-  return () => { stop(); clearTimeout(typing); delete main.dataset.ready; };
+  return () => { stop(); clearTimeout(typing); rows.destroy(); delete main.dataset.ready; };
 }

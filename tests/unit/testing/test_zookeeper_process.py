@@ -42,7 +42,7 @@ def test_a_paused_server_is_silent_and_goes_on(tmp_path: Path) -> None:
 @pytest.fixture
 def jars() -> Path:
     """What the other tests of this file run on."""
-    return zookeeper._jar_directory()
+    return zookeeper.jar_directory()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_maven_fetches_the_jars_once(tmp_path: Path, jars: Path, no_jars: Path) 
     with ZooKeeperProcess(tmp_path, force_sync=False) as server:
         assert server.mode() == "standalone"
     maven.unlink()
-    assert zookeeper._jar_directory().resolve() == jars.resolve()
+    assert zookeeper.jar_directory().resolve() == jars.resolve()
     assert [each.name for each in (tmp_path / "cache" / "ackgate").iterdir()] == ["zookeeper-3.9.4"]
 
 
