@@ -86,8 +86,7 @@ class PendingNacks:
 NO_NACKS: Final = PendingNacks()
 
 
-@dataclass(frozen=True, slots=True)
-class NackImage:
+class NackImage(NamedTuple):
     """The pending nacks at one version, as they are to be stored."""
 
     version: int

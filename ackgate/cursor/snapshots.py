@@ -11,7 +11,7 @@ over the snapshot's, then everything at or below the mark-delete dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.cursor.position import ENTRY_ID_MAX, Position
 
@@ -153,14 +153,13 @@ class RecoveredStateReport:
         return self == RecoveredStateReport()
 
 
-@dataclass(frozen=True, slots=True)
-class FittedState:
+class FittedState(NamedTuple):
     """The part of a snapshot that fits, in copies of its own."""
 
     mark_delete: Position
     acked: Mapping[int, BitMap]
     unacked_indexes: Mapping[Position, int]
-    report: RecoveredStateReport = field(default_factory=RecoveredStateReport)
+    report: RecoveredStateReport
 
 
 def fit(

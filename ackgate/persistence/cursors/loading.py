@@ -7,7 +7,6 @@ which the caller passes in. What may be retried (`StorageError`) is raised; what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
@@ -34,8 +33,7 @@ class ReadNode(NamedTuple):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerTail:
+class LedgerTail(NamedTuple):
     """What was found in a cursor ledger."""
 
     found: ScannedTail | None
@@ -44,8 +42,7 @@ class LedgerTail:
     """Why it cannot be opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCursor:
+class StoredCursor(NamedTuple):
     """All that is stored of a cursor, and which part of it counts."""
 
     state: StoredState

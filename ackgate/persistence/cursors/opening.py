@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.cursor import NO_NACKS, ManagedCursor, PendingNacks, existing_nacks, unacked_nacks
 from ackgate.errors import (
@@ -51,8 +51,7 @@ ATTEMPTS_MAX: Final = 5
 """Recoveries in a row, each because the node was written during the one before, or did not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedCursor:
+class OpenedCursor(NamedTuple):
     """A cursor that is ours."""
 
     path: str

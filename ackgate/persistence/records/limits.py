@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.persistence.records.envelope import Compression, Packing
 
@@ -11,8 +10,7 @@ if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
 
 
-@dataclass(frozen=True, slots=True)
-class PersistLimits:
+class PersistLimits(NamedTuple):
     """The caps of one kind of store."""
 
     ranges_max: int

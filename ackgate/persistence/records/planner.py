@@ -16,8 +16,8 @@ too small for all holds none of them: they are dropped before any ack is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.records.limits import PersistLimits
 
 
-@dataclass(frozen=True, slots=True)
-class PersistPlan:
+class PersistPlan(NamedTuple):
     """A record to be written, and what there is to say about it when it is durable."""
 
     record: CursorRecord
@@ -164,7 +163,7 @@ def plan_node(
     if _size(plan, encoded_bytes) <= bytes_max:
         return plan
     if nacks is not None:
-        nacks = replace(nacks, nacks=NO_NACKS)
+        nacks = nacks._replace(nacks=NO_NACKS)
         plan = _plan(snapshot, capped, owner_epoch, now_ms, nacks)
         if _size(plan, encoded_bytes) <= bytes_max:
             return plan
@@ -186,7 +185,7 @@ def plan_node(
             f"not even mark-delete {snapshot.mark_delete} and {len(snapshot.properties)} "
             f"properties fit into {bytes_max} bytes"
         )
-    return replace(best, counts=replace(best.counts, size_guard_hit=True))
+    return best._replace(counts=replace(best.counts, size_guard_hit=True))
 
 
 def _plan(

@@ -25,7 +25,6 @@ was built on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.cursor import (
@@ -63,8 +62,7 @@ GAPS_NAMED_MAX: Final = 10
 """Gaps that a report names one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredState:
+class StoredState(NamedTuple):
     """A state as storage has it, with what is known about the write that reached it."""
 
     record: SnapshotRecord
@@ -280,8 +278,7 @@ def _above(mark_delete: Position, acked: Mapping[int, BitMap]) -> dict[int, BitM
 # ------------------------------------------------------------- the search for records
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedTail:
+class ScannedTail(NamedTuple):
     """What was found in a ledger."""
 
     records: tuple[CursorRecord, ...]
@@ -419,8 +416,7 @@ class TailScan:
 # --------------------------------------------------------------- what comes of it
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(NamedTuple):
     """Versions that were durable, and are in no intact record."""
 
     gaps: tuple[VersionGap, ...] = ()

@@ -12,7 +12,6 @@ began it. A reset begins another one:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ackgate.cursor import NO_NACKS, PendingNacks
@@ -47,8 +46,7 @@ class Stamp(NamedTuple):
         return f"epoch {self.owner_epoch} version {self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRecord:
+class SnapshotRecord(NamedTuple):
     """The whole state, as far as it is kept."""
 
     owner_epoch: int
@@ -91,8 +89,7 @@ class SnapshotRecord:
         return self.entries_dropped + partly
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRecord:
+class DeltaRecord(NamedTuple):
     """What was acked since the record before."""
 
     owner_epoch: int
@@ -125,8 +122,7 @@ class DeltaRecord:
         return Stamp(self.owner_epoch, self.growth.base_version)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRecord:
+class ChunkRecord(NamedTuple):
     """A piece of an encoded record."""
 
     stamp: Stamp

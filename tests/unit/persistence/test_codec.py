@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -61,11 +60,11 @@ def test_a_format_is_as_old_as_its_content_allows() -> None:
     image = PendingNacks({768: {3: BitMap([20])}}, 8)
     for record, expected in (
         (snapshot(), 1),
-        (replace(snapshot(), nacks=image), 2),
-        (replace(snapshot(), base_snapshot_version=3), 3),
+        (snapshot()._replace(nacks=image), 2),
+        (snapshot()._replace(base_snapshot_version=3), 3),
         (delta(), 1),
-        (replace(delta(), nacks=image), 2),
-        (replace(delta(), base_snapshot_version=12), 3),
+        (delta()._replace(nacks=image), 2),
+        (delta()._replace(base_snapshot_version=12), 3),
     ):
         encoded = encode_record(record, PACKING)
         assert format_of(encoded) == expected
@@ -74,8 +73,8 @@ def test_a_format_is_as_old_as_its_content_allows() -> None:
 
 def test_no_record_descends_from_a_later_one() -> None:
     for record in (
-        replace(snapshot(), base_snapshot_version=snapshot().snapshot.version + 1),
-        replace(delta(), base_snapshot_version=13),
+        snapshot()._replace(base_snapshot_version=snapshot().snapshot.version + 1),
+        delta()._replace(base_snapshot_version=13),
     ):
         with pytest.raises(CorruptRecordError, match="cannot descend from version"):
             decode_record(encode_record(record, PACKING))
