@@ -215,12 +215,16 @@ class MemoryLedgerWriter:
         """Wait for adds in flight, then close the ledger for good."""
         if self._is_closed:
             return
-        self._is_closed = True
-        for _, durable in tuple(self._in_flight):
-            await asyncio.wait([durable])
+        await self.release()
         metadata = self._ledger.metadata
         if metadata.state is LedgerState.OPEN and self.ledger_id in self._storage.ledgers:
             _close(self._ledger, self._last_add_confirmed)
+
+    async def release(self) -> None:
+        """Wait for adds in flight. See the port."""
+        self._is_closed = True
+        for _, durable in tuple(self._in_flight):
+            await asyncio.wait([durable])
 
     def _check_open(self) -> None:
         if self._is_closed:

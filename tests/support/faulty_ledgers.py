@@ -265,6 +265,10 @@ class FaultyLedgerWriter(FaultyLedgerReader):
         close = self._writer.close
         await self._faults.call("close", self.ledger_id, close, again=close)
 
+    async def release(self) -> None:
+        """Let go of a ledger that is deleted next. Nothing is written, so nothing fails."""
+        await self._writer.release()
+
 
 class FaultyLedgerClient:
     """Implements `LedgerClient`."""

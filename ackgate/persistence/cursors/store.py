@@ -594,9 +594,9 @@ class CursorStore:
             self._sweep = None
 
     async def _sweep_up(self) -> None:
-        """Close and delete ledgers that are out of use. May go on beside a write."""
+        """Let go of ledgers that are out of use, and delete them. May go on beside a write."""
         for ledger_id in self._path.take_retired():
-            await self._close_writer(ledger_id)
+            await self._let_go(ledger_id)
         for ledger_id in self._path.garbage:
             if ledger_id not in self._path.garbage:
                 continue
@@ -605,12 +605,18 @@ class CursorStore:
             else:
                 self._path.not_deleted(self._loop.time())
 
-    async def _close_writer(self, ledger_id: int) -> None:
-        """A failure changes nothing, since recovery closes the ledger then."""
+    async def _let_go(self, ledger_id: int) -> None:
+        """Close the ledger, unless it is to be deleted: then closing it would be a write for nothing.
+
+        A failure changes nothing, since recovery closes the ledger then.
+        """
         writer = self._writers.pop(ledger_id, None)
         if writer is not None:
             with contextlib.suppress(AckGateError):
-                await writer.close()
+                if ledger_id in self._path.garbage:
+                    await writer.release()
+                else:
+                    await writer.close()
 
     # ------------------------------------------------------------- what came of it
 
@@ -826,7 +832,7 @@ class CursorStore:
 
     async def _close_writers(self) -> None:
         for ledger_id in list(self._writers):
-            await self._close_writer(ledger_id)
+            await self._let_go(ledger_id)
 
     def _check_running(self) -> None:
         if self._stopped is not None:

@@ -524,6 +524,23 @@ class AddingHandle(Generic[BatchT, EntryT]):
         """
         if self._is_released:
             return
+        await self._last_adds()
+        if not isinstance(self._end, LedgerFencedError):
+            await self._close_metadata()
+        self._release()
+
+    async def release(self) -> None:
+        """Wait for adds in flight, and leave the metadata as they are. See the port."""
+        if not self._is_released:
+            await self._last_adds()
+            self._release()
+
+    def _release(self) -> None:
+        self._is_released = True
+        self._let_go()
+
+    async def _last_adds(self) -> None:
+        """Take no more adds, and wait for those in flight."""
         if self._end is None:
             self._end = ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
         self._send_gathered()
@@ -534,10 +551,6 @@ class AddingHandle(Generic[BatchT, EntryT]):
                 await asyncio.wait([ticket[1]])
             else:  # its waiter was cancelled, and this with it
                 await self._next_confirmed()
-        if not isinstance(self._end, LedgerFencedError):
-            await self._close_metadata()
-        self._is_released = True
-        self._let_go()
 
     async def _close_metadata(self) -> None:
         def closed(found: LedgerMetadata) -> LedgerMetadata:

@@ -175,6 +175,9 @@ class LedgerWriter(LedgerReader, Protocol):
     async def wait_for_room(self) -> None:
         """Return when adds in flight are below the bound."""
 
+    async def release(self) -> None:
+        """Wait for adds in flight, then let go: the ledger is deleted next, and need not be closed."""
+
 
 class LedgerClient(Protocol):
     """Makes, opens and deletes ledgers; the verbs are those of BookKeeper's client API."""

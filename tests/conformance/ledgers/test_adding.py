@@ -13,7 +13,7 @@ from ackgate.errors import (
     NoSuchEntryError,
     NotEnoughBookiesError,
 )
-from ackgate.persistence import LedgerClient, LedgerOptions
+from ackgate.persistence import LedgerClient, LedgerOptions, LedgerState
 from tests.conformance.ledgers.conftest import ENTRY_BYTES_MAX, IN_FLIGHT_ADDS_MAX, Backend
 
 
@@ -113,6 +113,22 @@ async def test_a_ticket_may_be_given_up(client: LedgerClient, backend: Backend) 
     writer = await client.create(backend.options)
     writer.append([b"x"]).durable.cancel()
     assert await writer.add_entry(b"y") == 1
+
+
+async def test_a_handle_released_before_its_ledger_is_deleted_has_no_adds_in_flight(
+    client: LedgerClient, backend: Backend
+) -> None:
+    writer = await client.create(backend.options)
+    ticket = writer.append([b"x"])
+    await writer.release()
+    assert ticket.durable.done()
+    await writer.release()
+    await writer.close()
+    with pytest.raises(ClosedHandleError):
+        writer.append([b"y"])
+    assert (await client.metadata(writer.ledger_id)).state is LedgerState.OPEN
+    await client.delete(writer.ledger_id)
+    assert writer.ledger_id not in await client.ledger_ids()
 
 
 async def test_a_closed_handle_takes_and_gives_nothing(

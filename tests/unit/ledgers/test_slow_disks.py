@@ -155,15 +155,17 @@ def test_a_disk_that_never_answers_has_failed_after_its_time(tmp_path: Path) -> 
     run(main())
 
 
-def test_a_close_waits_for_an_add_whose_caller_has_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["close", "release"])
+def test_a_close_waits_for_an_add_whose_caller_has_given_up(tmp_path: Path, end: str) -> None:
     async def main() -> None:
         slow = Slow(tmp_path, 1)
         client = await slow.start()
         writer = await client.create(LedgerOptions())
         slow.lanes.hold("bookie-journal-0")
         writer.append([b"x"]).durable.cancel()
-        closing = asyncio.ensure_future(writer.close())
+        closing = asyncio.ensure_future(getattr(writer, end)())
         await asyncio.sleep(1)  # time goes on: the close does not keep the loop busy
+        assert not closing.done()
         slow.lanes.let_go()
         await closing
         assert writer.last_add_confirmed == 0

@@ -219,7 +219,10 @@ class Handle:
             asyncio.get_running_loop().call_soon(finish)
         return AppendTicket(first, durable)
 
-    async def close(self) -> None:
+    async def release(self) -> None:
         self._failed = ClosedHandleError(f"ledger {self.ledger_id} is closed")
+
+    async def close(self) -> None:
+        await self.release()
         if self._is_writer and self._ledger.state is LedgerState.OPEN:
             self._ledger.state = LedgerState.CLOSED

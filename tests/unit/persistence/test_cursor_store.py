@@ -22,6 +22,7 @@ from ackgate.errors import (
 )
 from ackgate.persistence import (
     CursorStore,
+    LedgerState,
     PersistWhere,
     RecoverySource,
     find_orphan_cursor_ledgers,
@@ -436,6 +437,19 @@ async def test_close_writes_what_is_dirty_into_the_node_and_needs_no_ledger_afte
     puts = world.metadata.puts
     await again.close()
     assert world.metadata.puts == puts, "a clean cursor without a ledger is closed for nothing"
+
+
+@virtual
+async def test_a_ledger_that_goes_with_the_close_is_not_closed_first() -> None:
+    """Its metadata say that it was given up, which is one write; that it is closed would be another."""
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    await store.flush()
+    ((ledger_id, ledger),) = world.stored.items()
+    await store.close()
+    assert ledger_id not in world.stored
+    assert ledger.state is LedgerState.OPEN
 
 
 @virtual
