@@ -31,11 +31,11 @@ from ackgate.errors import AckGateError, CallerError, ClosedHandleError, Interna
 from ackgate.persistence.bookies.group_commit import GroupCommit
 from ackgate.persistence.bookies.journal import Journal, remove_journals
 from ackgate.persistence.bookies.patience import LanePatience, NoAnswerError
-from ackgate.persistence.bookies.register import RegisterRounds
+from ackgate.persistence.bookies.register import FileRemovals, RegisterRounds
 from ackgate.persistence.bookies.write_cache import WriteCache, batches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from pathlib import Path
 
     from ackgate.persistence.bookies.directory import BookieDirectory
@@ -137,6 +137,7 @@ class Bookie:
         self._rounds = RegisterRounds(
             f"bookie {self.directory}", opened.register, self._in_time, self._holds
         )
+        self._removals = FileRemovals(self._in_time, self._remove_files)
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_error: AckGateError | None = None
         self._unwritten: tuple[CacheHalf, int] | None = None
@@ -354,12 +355,18 @@ class Bookie:
         """Forget a ledger and remove its files: for good, once this returns. Raises `StorageError`."""
         self._writable().drop(ledger_id)
         await self._patiently(self._rounds.delete(ledger_id))
+        await self._removals.remove(ledger_id)
 
-        def remove() -> None:
-            self._storage.remove(ledger_id)
-            self._opened.register.origins.forget([ledger_id])
-
-        await self._in_time(remove)
+    def _remove_files(self, ledger_ids: Sequence[int]) -> dict[int, StorageError]:
+        """In the storage lane. Returns why files of which ledgers could not be removed."""
+        failed: dict[int, StorageError] = {}
+        for ledger_id in ledger_ids:
+            try:
+                self._storage.remove(ledger_id)
+                self._opened.register.origins.forget([ledger_id])
+            except OSError as error:
+                failed[ledger_id] = StorageError(f"bookie {self.bookie_id}: {error}")
+        return failed
 
     async def take_over_dead_journals(self) -> int:
         """Move the journal entries of dead writers into fragment files. Returns their number.

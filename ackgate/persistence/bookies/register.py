@@ -1,8 +1,8 @@
 """A bookie's record of its ledgers: which it has seen, begun and deleted, and which were fenced.
 
 Edge: blocking; used from the bookie's storage lane only, but for `Fences.poll`, which the journal's lane
-calls, and `RegisterRounds`, whose tasks are on the loop. The register reveals a metadata store that is
-older than its bookies, and restores ledgers that such a store has forgotten. ::
+calls, and `RegisterRounds` and `FileRemovals`, whose tasks are on the loop. The register reveals a metadata
+store that is older than its bookies, and restores ledgers that such a store has forgotten. ::
 
     marks      next ledger id (8) | run (8) | CRC32C (4), each record twice, appended
     origins/   a ledger's metadata when it was begun here: see `origins`
@@ -38,7 +38,7 @@ from ackgate.persistence.bookies.origins import Origins
 from ackgate.persistence.system.disk import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ackgate.persistence.bookies.origins import LedgerOrigin
@@ -55,6 +55,9 @@ _LEDGER: Final = struct.Struct(">QI")
 
 _MARKS_BYTES_MAX: Final = 256 * 1024
 """Of a file that a writer who joins alone makes short again: a record for 100 ledgers, or for a run."""
+
+_REMOVED_AT_ONCE_MAX: Final = 100
+"""Deleted ledgers whose files go in one go; reads wait meanwhile."""
 
 _COMFORT: Final = "what it said is known from the ledgers themselves"
 
@@ -441,6 +444,37 @@ class RegisterRounds:
             " its id out a second time, so it is older than the bookie; stop the broker and run"
             " `ackgate ledgers adopt` (docs/operations.md, Backup and restore)"
         )
+
+
+class FileRemovals:
+    """Removes the files of deleted ledgers, in one go those that are asked for in one turn of the loop."""
+
+    def __init__(
+        self, on_storage: OnStorage, remove: Callable[[Sequence[int]], Mapping[int, StorageError]]
+    ) -> None:
+        """`remove`: in the storage lane; returns why files of which ledgers could not be removed."""
+        self._on_storage = on_storage
+        self._remove = remove
+        self._gathered: list[int] = []
+        self._round: asyncio.Task[Mapping[int, AckGateError]] | None = None
+
+    async def remove(self, ledger_id: int) -> None:
+        """Return when no file of the ledger is left. Raises `StorageError`."""
+        if self._round is None or len(self._gathered) == _REMOVED_AT_ONCE_MAX:
+            self._gathered = []
+            self._round = asyncio.get_running_loop().create_task(self._run(self._gathered))
+        self._gathered.append(ledger_id)
+        failed = await asyncio.shield(self._round)
+        if ledger_id in failed:
+            raise failed[ledger_id]
+
+    async def _run(self, ledger_ids: list[int]) -> Mapping[int, AckGateError]:
+        if ledger_ids is self._gathered:
+            self._round = None
+        try:
+            return await self._on_storage(lambda: self._remove(ledger_ids))
+        except AckGateError as error:
+            return dict.fromkeys(ledger_ids, error)
 
 
 def _beginning(origin: LedgerOrigin) -> Beginning:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.errors import ClosedHandleError, ConfigurationError
+from ackgate.errors import ClosedHandleError, ConfigurationError, StorageError
 from ackgate.persistence import LedgerOptions, open_bookies
 from ackgate.persistence.bookies.settings import BookieSettings, LedgerClientSettings
+from tests.support.faulty_disk import disk_error
 from tests.unit.ledgers.conftest import World, avro_records
 
 MakeWorld = Callable[..., World]
@@ -139,6 +141,27 @@ async def test_deleted_ledgers_leave_nothing_behind(world: World) -> None:
     await bookie.checkpoint()
     assert [int(file.name[:19]) for file in world.files()] == [kept.ledger_id]
     assert await bookie.ledger_ids() == {kept.ledger_id}
+
+
+async def test_a_ledger_that_cannot_be_removed_hinders_no_other(world: World) -> None:
+    client = await world.start()
+    (bookie,) = client.bookies
+    writers = [await client.create(LedgerOptions()) for _ in range(5)]
+    await asyncio.gather(*(writer.append([b"x"]).durable for writer in writers))
+    await bookie.checkpoint()
+    ids = [writer.ledger_id for writer in writers]
+
+    def before(operation: str, path: Path) -> None:
+        if operation == "remove" and path.name.startswith(f"{ids[2]:019}"):
+            raise disk_error(errno.EIO, path)
+
+    world.disk.before = before
+    failures = await asyncio.gather(*map(bookie.delete_ledger, ids), return_exceptions=True)
+    assert [type(each) for each in failures] == [type(None)] * 2 + [StorageError] + [type(None)] * 2
+    assert [int(file.name[:19]) for file in world.files()] == [ids[2]]
+    world.disk.before = None
+    await bookie.delete_ledger(ids[2])
+    assert world.files() == []
 
 
 async def test_a_crash_brings_nothing_back_of_deleted_ledgers(world: World) -> None:

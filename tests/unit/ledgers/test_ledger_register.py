@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.errors import ConfigurationError
+from ackgate.errors import ConfigurationError, StorageError
 from ackgate.persistence.bookies.origins import LedgerOrigin
-from ackgate.persistence.bookies.register import LedgerRegister, Mark
+from ackgate.persistence.bookies.register import FileRemovals, LedgerRegister, Mark, T
 from ackgate.persistence.ledgers.metadata_check import forgotten_ledgers, refuse_older_metadata
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.nodes.changes import count_up
@@ -234,3 +234,35 @@ async def test_origins_that_a_full_disk_did_not_take_are_written_later(
     world.crash()
     client = await world.start()
     assert [each.ledger_id for each in await client.bookies[0].origins()] == [writer.ledger_id]
+
+
+async def test_files_asked_to_be_removed_in_one_turn_go_in_one_go() -> None:
+    rounds: list[list[int]] = []
+
+    async def on_storage(work: Callable[[], T], /) -> T:
+        await asyncio.sleep(0)
+        return work()
+
+    def remove(ledger_ids: Sequence[int]) -> dict[int, StorageError]:
+        rounds.append(list(ledger_ids))
+        return {i: StorageError(f"{i} stays") for i in ledger_ids if i % 100 == 7}
+
+    removals = FileRemovals(on_storage, remove)
+    answers = await asyncio.gather(*map(removals.remove, range(250)), return_exceptions=True)
+    assert rounds == [list(range(100)), list(range(100, 200)), list(range(200, 250))]
+    assert [i for i, answer in enumerate(answers) if answer is not None] == [7, 107, 207]
+    first = asyncio.ensure_future(removals.remove(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # its round has begun
+    await removals.remove(2)
+    await first
+    assert rounds[3:] == [[1], [2]]
+
+
+async def test_a_disk_that_fails_is_the_answer_to_all_whose_files_were_to_go() -> None:
+    async def on_storage(work: Callable[[], T], /) -> T:
+        raise StorageError("no answer")
+
+    removals = FileRemovals(on_storage, lambda _: {})
+    answers = await asyncio.gather(*map(removals.remove, (1, 2)), return_exceptions=True)
+    assert [str(answer) for answer in answers] == ["no answer"] * 2
