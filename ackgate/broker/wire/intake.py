@@ -27,12 +27,13 @@ broker has not promised in CONNECTED.
 from __future__ import annotations
 
 import logging
+from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
-from ackgate.broker.wire import lookups, replies, requests
+from ackgate.broker.wire import lookups, replies
 from ackgate.broker.wire.errors import (
     BrokerError,
     FrameTooLargeError,
@@ -48,6 +49,8 @@ from ackgate.errors import CallerError
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
+
+    from google.protobuf.descriptor import Descriptor
 
     from ackgate.broker.wire.consumers import Consumers
     from ackgate.broker.wire.ports import FailureReply, ReadHold
@@ -454,7 +457,7 @@ class Intake:
         if not envelope.IsInitialized():
             raise ProtocolError(f"{_name(envelope)} lacks a required field")
         command = getattr(envelope, route.field)
-        if broken := requests.broken_text(command):
+        if broken := _broken_text(command):
             raise ProtocolError(f"{_name(envelope)} with a {broken} that is not UTF-8")
         try:
             if not session.rights.permits(_name(envelope), command):
@@ -470,3 +473,45 @@ class Intake:
 
 def _name(envelope: pb.BaseCommand) -> str:
     return pb.BaseCommand.Type.Name(envelope.type)
+
+
+def _broken_text(message: Message) -> str | None:
+    """Path of a text field that is not UTF-8, at any depth; None if all text is valid.
+
+    protobuf does not reject such text in proto2: it returns it as bytes.
+    """
+    if not _may_hold_text(message.DESCRIPTOR):
+        return None  # one call instead of one for each of a thousand message ids
+    for kind, value in message.ListFields():
+        if isinstance(value, bytes):
+            if kind.type == kind.TYPE_STRING:
+                return str(kind.name)
+        elif isinstance(value, Message):
+            if broken := _broken_text(value):
+                return f"{kind.name}.{broken}"
+        elif kind.type == kind.TYPE_MESSAGE and _may_hold_text(kind.message_type):
+            for each in value:
+                if broken := _broken_text(each):
+                    return f"{kind.name}.{broken}"
+        elif (
+            kind.type == kind.TYPE_STRING
+            and not isinstance(value, str)
+            and any(isinstance(each, bytes) for each in value)
+        ):
+            return str(kind.name)
+    return None
+
+
+@cache
+def _may_hold_text(kind: Descriptor) -> bool:
+    """Whether messages of this kind, or messages inside them, have text fields."""
+    met: set[str] = set()
+    kinds = [kind]
+    while kinds:
+        each = kinds.pop()
+        if each.full_name not in met:
+            met.add(each.full_name)
+            if any(field.type == field.TYPE_STRING for field in each.fields):
+                return True
+            kinds += [field.message_type for field in each.fields if field.message_type]
+    return False

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from google.protobuf.message import Message
 
 from ackgate.broker.wire.errors import MetadataFailedError
 from ackgate.broker.wire.names import (
@@ -26,8 +23,6 @@ from ackgate.errors import ConsumerAssignError, PositionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from google.protobuf.descriptor import Descriptor
 
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
 
@@ -200,48 +195,6 @@ class SubscribeRequest:
 
 
 # ---- from commands
-
-
-def broken_text(message: Message) -> str | None:
-    """Path of a text field that is not UTF-8, at any depth; None if all text is valid.
-
-    protobuf does not reject such text in proto2: it returns it as bytes.
-    """
-    if not _may_hold_text(message.DESCRIPTOR):
-        return None  # one call instead of one for each of a thousand message ids
-    for kind, value in message.ListFields():
-        if isinstance(value, bytes):
-            if kind.type == kind.TYPE_STRING:
-                return str(kind.name)
-        elif isinstance(value, Message):
-            if broken := broken_text(value):
-                return f"{kind.name}.{broken}"
-        elif kind.type == kind.TYPE_MESSAGE and _may_hold_text(kind.message_type):
-            for each in value:
-                if broken := broken_text(each):
-                    return f"{kind.name}.{broken}"
-        elif (
-            kind.type == kind.TYPE_STRING
-            and not isinstance(value, str)
-            and any(isinstance(each, bytes) for each in value)
-        ):
-            return str(kind.name)
-    return None
-
-
-@cache
-def _may_hold_text(kind: Descriptor) -> bool:
-    """Whether messages of this kind, or messages inside them, have text fields."""
-    met: set[str] = set()
-    kinds = [kind]
-    while kinds:
-        each = kinds.pop()
-        if each.full_name not in met:
-            met.add(each.full_name)
-            if any(field.type == field.TYPE_STRING for field in each.fields):
-                return True
-            kinds += [field.message_type for field in each.fields if field.message_type]
-    return False
 
 
 def topic_name(text: str) -> TopicName:
