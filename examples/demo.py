@@ -333,7 +333,18 @@ class Story:
         command = ["ackgate", "stats", TOPIC, *source]
         self.terminal.prompt(command)
         environment = self.broker.environment()
-        subprocess.run([sys.executable, "-m", *command], env=environment, check=True)
+        self.terminal.is_starting = True
+        with subprocess.Popen([sys.executable, "-m", *command], env=environment) as running:
+            self.terminal.is_starting = False
+            try:
+                self.terminal.end_if_interrupted()
+                code = running.wait()
+            except BaseException:
+                running.kill()
+                running.wait()
+                raise
+        if code:
+            raise subprocess.CalledProcessError(code, command)
 
 
 def is_blocked(told: SubscriptionAnswer) -> bool:
@@ -362,6 +373,8 @@ class Terminal:
         self.drawn_at = 0.0
         self.is_interrupted = False
         """Set by a signal. Libraries may swallow the `KeyboardInterrupt`: the next line looks here."""
+        self.is_starting = False
+        """While a command is being started: an exception then would leave it to run on by itself."""
 
     def title(self, text: str) -> None:
         """Bold where that can be shown."""
@@ -435,7 +448,8 @@ def main() -> int:
 
     def interrupt(*_: object) -> None:
         terminal.is_interrupted = True
-        raise KeyboardInterrupt
+        if not terminal.is_starting:
+            raise KeyboardInterrupt
 
     # SIGTERM tidies up, too; and Ctrl-C, even where a shell had it ignored as it started this.
     for number in (signal.SIGTERM, signal.SIGINT):

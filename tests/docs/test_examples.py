@@ -186,6 +186,22 @@ def test_demo_ends_though_a_library_swallows_the_interruption(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_demo_ends_a_command_that_was_just_being_started(tmp_path: Path) -> None:
+    started = (
+        "import os, signal\n"
+        "class Popen(demo.subprocess.Popen):\n"
+        "    def __init__(self, command, **options):\n"
+        "        super().__init__(command, **options)\n"
+        "        if 'stats' in command:\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "demo.subprocess.Popen = Popen\n"
+    )
+    output = output_of(tmp_path, *short_demo(started), code=130)
+    assert output.splitlines()[-1] == "interrupted"
+    check_nothing_is_left(tmp_path, output)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_demo_leaves_nothing_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     with start(tmp_path, *short_demo("pass")) as process:
