@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from ackgate.cursor import Position, run_of_positions
+from ackgate.dispatcher.held import TIME_MS_MAX
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -14,20 +15,17 @@ if TYPE_CHECKING:
     from ackgate.cursor import MessageLedgers, Span
     from ackgate.subscription import EntryFacts
 
-TIME_MS_MAX: Final = 2**63 - 1
-"""Times are signed 64-bit numbers, as Pulsar's."""
-
 _FACTS: Final = attrgetter("position", "message_count", "deliver_at_ms")
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether it is a number from 0 on."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def is_time(value: object) -> bool:
     """Whether it is a time in ms since 1970."""
-    return is_count(value) and value <= TIME_MS_MAX  # type: ignore[operator]
+    return is_count(value) and value <= TIME_MS_MAX
 
 
 def check_position(position: object) -> None:

@@ -196,7 +196,7 @@ class ZooKeeperProcess:
         if self._process is not None:
             raise ZooKeeperFailedError(f"ZooKeeper {self._process.pid} is running already")
         process = subprocess.Popen(
-            [_java(), *_JAVA_OPTIONS, *self.java_options(), *self._options(), *self._main()],
+            [java_program(), *_JAVA_OPTIONS, *self.java_options(), *self._options(), *self._main()],
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -431,7 +431,8 @@ class ZooKeeperEnsemble:
         return found
 
 
-def _java() -> str:
+def java_program() -> str:
+    """Return the ``java`` that a server runs on. Raises `ZooKeeperFailedError`."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else None
     java = java or shutil.which("java")

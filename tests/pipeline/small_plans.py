@@ -15,7 +15,10 @@ from tests.support.class_archives import ClassArchive
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+"""Options of Java that halve its processor time on next to no data: machine code costs more than it saves.
+The size of the class metadata at which memory is first cleaned up is one that Spark does not reach."""
+
 _PROGRAM: Final = """
 import sys
 from pathlib import Path
@@ -42,7 +45,7 @@ java.wait()
 def _run_spark(option: str) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         subprocess.run(
-            [sys.executable, "-c", _PROGRAM, scratch, f'{_JAVA} "{option}"'],
+            [sys.executable, "-c", _PROGRAM, scratch, f'{QUICK_JAVA} "{option}"'],
             check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -67,12 +70,8 @@ SMALL_PLANS: Final = {
 
 
 def quick_java() -> str:
-    """Options of Java that take three quarters of its processor time on next to no data.
-
-    Machine code costs more than it saves. The size of the class metadata at which memory is first cleaned
-    up is one that Spark does not reach.
-    """
-    return " ".join((_JAVA, *(f'"{option}"' for option in _CLASSES.options)))
+    """The same for a driver, with its archive of classes. (An executor has another class path.)"""
+    return " ".join((QUICK_JAVA, *(f'"{option}"' for option in _CLASSES.options)))
 
 
 def quick_spark() -> dict[str, str]:

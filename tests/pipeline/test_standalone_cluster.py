@@ -27,7 +27,7 @@ from ackgate.pipeline import register
 from ackgate.testing.child_guard import CHILDREN
 from tests.pipeline.recorded import SETTINGS
 from tests.pipeline.recorded_jobs import words_of
-from tests.pipeline.small_plans import SMALL_PLANS, quick_java
+from tests.pipeline.small_plans import QUICK_JAVA, SMALL_PLANS, quick_java
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.slow
@@ -176,7 +176,8 @@ def driver(machines, wheel, recorded_run, broker_config, tmp_path_factory):
         "spark.executor.memory": "512m",
         "spark.task.maxFailures": "1",
         **SMALL_PLANS,
-        **{f"spark.{who}.extraJavaOptions": quick_java() for who in ("driver", "executor")},
+        "spark.driver.extraJavaOptions": quick_java(),
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
     }
     there = [
         *("--master", cluster.master_url, "--executor-python", PYTHON),

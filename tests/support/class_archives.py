@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
-import shutil
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.testing import ZooKeeperFailedError, ZooKeeperProcess
-from ackgate.testing.zookeeper import jar_directory
+from ackgate.testing.zookeeper import jar_directory, java_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +50,7 @@ class ClassArchive:
         return (f"-XX:SharedArchiveFile={archive}", "-Xlog:disable")
 
     def _made_of(self) -> str:
-        home = os.environ.get("JAVA_HOME")
-        java = shutil.which("java", path=f"{home}/bin" if home else None)
-        files = [*([Path(java).resolve()] if java else []), *sorted(self.jars().glob("*.jar"))]
+        files = [Path(java_program()).resolve(), *sorted(self.jars().glob("*.jar"))]
         states = [(str(file), file.stat().st_mtime_ns) for file in files]
         return hashlib.sha256(repr(states).encode()).hexdigest()[:12]
 

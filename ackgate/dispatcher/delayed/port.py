@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import numpy as np
 
@@ -268,7 +268,7 @@ def times_ms(values: ArrayLike) -> NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def refuse_position(position: Position) -> None:
+def refuse_position(position: Position) -> NoReturn:
     """Raise `PositionError`: no entry can lie there."""
     check_position(Position(*position))
     raise PositionError(f"no entry can lie at {Position(*position)}")

@@ -13,7 +13,6 @@ Bookies take their classes from an archive (`ClassArchive`).
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ackgate.persistence.bookkeeper.protocol import read_frame
 from ackgate.testing import ZooKeeperProcess, free_ports
 from ackgate.testing.child_guard import CHILDREN
+from ackgate.testing.zookeeper import java_program
 from tests.support.class_archives import ClassArchive
 
 if TYPE_CHECKING:
@@ -96,11 +96,9 @@ def java(
     *arguments: str, directory: Path, options: tuple[str, ...] = (), shares_classes: bool = True
 ) -> list[str]:
     """The command line of a program of BookKeeper's."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home, "bin/java")) if home else "java"
     log4j = f"-Dlog4j.configurationFile={directory / 'log4j2.xml'}"
     shared = _CLASSES.options if shares_classes else ()
-    return [program, *shared, *options, log4j, "-cp", f"{LIB}/*", *arguments]
+    return [java_program(), *shared, *options, log4j, "-cp", f"{LIB}/*", *arguments]
 
 
 def _run_a_bookie(option: str) -> None:

@@ -50,7 +50,7 @@ def no_jars(tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """Neither PySpark nor Maven, nor what it fetched; returns where programs are searched first."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    (programs / "java").symlink_to(zookeeper._java())
+    (programs / "java").symlink_to(zookeeper.java_program())
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
