@@ -25,6 +25,7 @@ export function message(main, given, { address, say, state }) {
   function show(seen, full) {
     const [ledger, entry] = seen.position.split(":").map(Number);
     const step = (to, text) => el("a", { href: address("message", { topic: full, at: `${ledger}:${to}` }) }, text);
+    const places = Object.entries(seen.subscriptions);
     const isCut = !seen.messages[0]?.error && seen.messages.length < seen.messageCount;
     shown.replaceChildren(
       el("h1", {}, `Entry ${seen.position}`), el("p", { class: "bar" }, entry > 0 ? step(entry - 1, "← previous") : null, step(entry + 1, "next →")),
@@ -35,10 +36,11 @@ export function message(main, given, { address, say, state }) {
           seen.deliverAtMs ? ["deliver at", moment(seen.deliverAtMs)] : null,
           seen.chunk ? ["chunk", `${seen.chunk[0] + 1} of ${seen.chunk[1]}`] : null,
           seen.encryptionKeys.length ? ["encrypted for", seen.encryptionKeys.join(", ")] : null)),
-        card("Where it is", el("div", { class: "tall" }, table(["subscription", "state"], Object.entries(seen.subscriptions).map(([name, where]) => [
+        card("Where it is", el("div", { class: "tall" }, table(["subscription", "state"], places.map(([name, where]) => [
           el("a", { href: address("subscription", { topic: full, name }) }, name),
           where.holder === null ? STATES_OF_ENTRIES[where.state] : `with consumer ${where.holder}`,
-        ]), "the topic has no subscription"))),
+        ]), "the topic has no subscription")),
+          places.length < seen.subscriptionCount ? el("p", { class: "dim" }, `the first ${count(places.length)} of ${count(seen.subscriptionCount)} subscriptions are shown`) : null),
         seen.messages.map((each, place) => card(each.batchIndex === null || each.batchIndex === undefined ? "Message" : `Message ${each.batchIndex} of the batch`, body(each, place)))));
     main.dataset.ready = "shown";
   }

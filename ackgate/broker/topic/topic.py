@@ -580,11 +580,6 @@ class Topic:
         finally:
             self._trim = None
 
-    @property
-    def is_trimming(self) -> bool:
-        """Whether message ledgers are being deleted."""
-        return self._trim is not None
-
     async def until_trimmed(self) -> None:
         """Wait until no ledger is being deleted.
 

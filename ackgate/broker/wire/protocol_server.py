@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 HALF_OPEN_MAX: Final = 1_000
 """Connections that have not sent CONNECT yet. Clients send it within a round trip."""
 
-LAST_WORDS_SECONDS: Final = 0.5
+FLUSH_SECONDS: Final = 0.5
 """How long clients may take to read what was sent before the server closed. A client that reads
 nothing, or has megabytes of messages to read first, is cut off; it gets them from the next
 owner."""
@@ -142,7 +142,7 @@ class ProtocolServer:
         for session in list(self._sessions):
             session.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
+            async with asyncio.timeout(FLUSH_SECONDS):
                 await self._is_empty.wait()
         for session in list(self._sessions):
             session.abort()

@@ -282,7 +282,7 @@ def lookup(request_id: int, urls: Urls) -> bytes:
     reply = command.lookupTopicResponse
     reply.request_id = request_id
     reply.response = pb.CommandLookupTopicResponse.Connect
-    _say_where(reply, urls)
+    _set_urls(reply, urls)
     reply.authoritative = True
     return encode(command)
 
@@ -293,12 +293,12 @@ def lookup_redirect(request_id: int, urls: Urls, *, is_authoritative: bool) -> b
     reply = command.lookupTopicResponse
     reply.request_id = request_id
     reply.response = pb.CommandLookupTopicResponse.Redirect
-    _say_where(reply, urls)
+    _set_urls(reply, urls)
     reply.authoritative = is_authoritative
     return encode(command)
 
 
-def _say_where(reply: pb.CommandLookupTopicResponse, urls: Urls) -> None:
+def _set_urls(reply: pb.CommandLookupTopicResponse, urls: Urls) -> None:
     if urls.plain:
         reply.brokerServiceUrl = urls.plain
     if urls.tls:

@@ -119,10 +119,10 @@ class ClientRights:
             identity = await find(session.context.now_seconds())
         except AuthenticationFailedError as error:
             session.note(log, "authentication of %s failed: %s", session.peer, error)
-            self._say_goodbye(error)
+            self._send_refusal_and_close(error)
         except Exception:
             log.exception("authentication of %s failed", session.peer)
-            self._say_goodbye(AuthenticationFailedError("the broker failed to authenticate"))
+            self._send_refusal_and_close(AuthenticationFailedError("the broker failed to authenticate"))
         else:
             if session.is_open:
                 self.identity = identity
@@ -151,7 +151,7 @@ class ClientRights:
                 session.note(
                     log, "connection of %s ended: its credentials have expired", session.peer
                 )
-                self._say_goodbye(AuthenticationFailedError("the credentials have expired"))
+                self._send_refusal_and_close(AuthenticationFailedError("the credentials have expired"))
                 return
             self._is_challenged = True
             session.send(
@@ -163,7 +163,7 @@ class ClientRights:
             )
         self._look_at_expiry_later()
 
-    def _say_goodbye(self, error: AuthenticationFailedError) -> None:
+    def _send_refusal_and_close(self, error: AuthenticationFailedError) -> None:
         if self._session.is_open:
             self._session.send(
                 replies.error(replies.NO_REQUEST_ID, server_error(error), str(error))

@@ -97,7 +97,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _list(ledgers: OpenedLedgers, arguments: argparse.Namespace) -> int:
-    topic = str(TopicName.parse(arguments.topic)) if arguments.topic else None
+    topic = None if arguments.topic is None else str(TopicName.parse(arguments.topic))
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
 

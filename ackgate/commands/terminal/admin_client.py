@@ -18,6 +18,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -47,7 +48,7 @@ _OPTIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AdminAccess:
     """Certificates and credentials that a command uses."""
 
@@ -56,8 +57,12 @@ class AdminAccess:
     """Pulsar's class name, or ``token``. Empty: no credentials."""
     auth_params: str = field(default="", repr=False)
 
+    @cached_property
     def context(self) -> ssl.SSLContext:
-        """Make the TLS context. Raises `ConfigurationError`."""
+        """Made once: a watching command asks for hours, and each holds all the system's roots.
+
+        Raises `ConfigurationError`.
+        """
         return self.tls.context()
 
     def headers(self) -> Mapping[str, str]:
@@ -130,7 +135,7 @@ class AdminClient:
         self._access = access or AdminAccess()
         handlers: list[urllib.request.BaseHandler] = [_NotFollowed()]
         if access is not None or url.startswith("https:"):
-            handlers.append(urllib.request.HTTPSHandler(context=self._access.context()))
+            handlers.append(urllib.request.HTTPSHandler(context=self._access.context))
         self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, *path: str) -> Any:  # noqa: ANN401 - JSON

@@ -251,6 +251,7 @@ def test_a_message_with_its_properties_and_where_it_is(broker: InProcessBroker) 
     assert message["properties"] == {MARKUP: MARKUP}
     assert message["payload"]["text"] == MARKUP
     assert seen["subscriptions"] == {MARKUP: {"state": "held", "holder": MARKUP}}
+    assert seen["subscriptionCount"] == 1
 
 
 def test_when_delayed_messages_are_due(broker: InProcessBroker) -> None:
@@ -284,6 +285,7 @@ def test_the_storage_and_the_broker(broker: InProcessBroker) -> None:
         ("/ackgate/overview?rows=201", 400, "at most 200"),
         ("/ackgate/overview?rows=0", 400, "at least 1"),
         ("/ackgate/overview?offset=-1", 400, "at least 0"),
+        ("/ackgate/overview?offset=" + "9" * 20, 400, "more than 19 digits"),
         ("/ackgate/overview?text=" + "x" * 300, 400, "longer than 256"),
         ("/ackgate/overview/events?every=x", 400, "not an integer"),
         ("/ackgate/subscriptions/public/default/nope/s", 404, "not found"),

@@ -66,6 +66,9 @@ def test_list_can_be_narrowed_down(tool: Tool, crashed: Path) -> None:
     assert (
         tool("ledgers", "list", "--data-dir", crashed, "--topic", "orders", "--json").json == rows
     )
+    unnamed = tool("ledgers", "list", "--data-dir", crashed, "--topic", "")
+    assert unnamed.code == 2
+    assert "invalid topic name ''" in unnamed.err
     none = tool("ledgers", "list", "--data-dir", crashed, "--topic", "other")
     assert none.out == "no ledgers\n"
     states = {

@@ -409,8 +409,10 @@ def _member(value: Mapping[str, Any], key: str) -> int:
 
 def _integer(name: str, text: str, least: int) -> int:
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+    if not (digits.isascii() and digits.isdigit()):
         raise RefusedError(400, f"{name} is {_shown(text)}, which is not an integer")
+    if len(digits) > 19:
+        raise RefusedError(400, f"{name} is {_shown(text)}, which has more than 19 digits")
     number = int(text)
     if number < least:
         raise RefusedError(400, f"{name} is {number}, at least {least} is expected")

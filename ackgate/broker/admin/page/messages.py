@@ -91,6 +91,7 @@ async def get_message(call: Call) -> Reply:
             "schema": None if schema is None else schema.schema.type.name,
             "messageCount": entry.message_count,
             "messages": _messages(entry, schema),
+            "subscriptionCount": len(topic.subscriptions),
             "subscriptions": _states(topic, position),
         }
     )
@@ -122,7 +123,7 @@ def _messages(entry: Entry, schema: StoredSchema | None) -> list[dict[str, Any]]
 
 
 def _states(topic: Topic, position: Position) -> dict[str, Any]:
-    """The state of the entry in each subscription."""
+    """The state of the entry in the first `SUBSCRIPTIONS_MAX` subscriptions."""
     states = {}
     for name, subscription in islice(topic.subscriptions.items(), SUBSCRIPTIONS_MAX):
         state, holder = state_of(subscription, position)

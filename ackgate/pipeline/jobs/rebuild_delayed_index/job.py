@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.config.load import load_settings
+from ackgate.dispatcher.held import TIME_MS_MAX
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse
 
     from ackgate.pipeline.jobs.job import JobRun, JobSummary
-
-TIME_MS_MAX: Final = 2**63 - 1
 
 
 class RebuildDelayedIndex:
