@@ -553,12 +553,11 @@ class EmbeddedConsumer:
             try:
                 await waiter
             except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled():
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+                else:
                     self._wake_one()  # the message goes to another one
                 raise
-            finally:
-                if not waiter.done():
-                    self._waiters.remove(waiter)
 
     async def ack(self, *messages: Message | Position) -> PersistOutcome:
         """Ack these, all or none, and return when that is durable.
@@ -644,7 +643,7 @@ class EmbeddedConsumer:
     def _wake_one(self) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.done():
+            if not waiter.done():  # else it is cancelled, and its task has not run yet
                 waiter.set_result(None)
                 return
 

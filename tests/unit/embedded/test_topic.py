@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -307,6 +308,26 @@ async def test_permits_bound_what_waits_for_a_consumer() -> None:
         assert len(await received(fast, 48)) == 48
         assert await nothing_comes(fast)
         assert len(await received(slow, 2)) == 2
+
+
+async def test_polls_that_are_given_up_leave_nothing_behind() -> None:
+    def futures() -> int:
+        gc.collect()
+        return sum(type(each) is asyncio.Future for each in gc.get_objects())
+
+    async with Disk().opened() as storage:
+        topic = await storage.topic("orders")
+        subscription = await topic.subscribe("billing")
+        consumer = subscription.attach("alice")
+        before = futures()
+        for _ in range(100):
+            polled = asyncio.ensure_future(anext(consumer))
+            await asyncio.sleep(0)
+            polled.cancel()
+            await asyncio.wait([polled])
+        assert futures() - before < 10
+        await topic.publish(numbered(1))
+        assert [message.payload for message in await received(consumer, 1)] == numbered(1)
 
 
 async def test_iteration_ends_with_its_consumer_and_with_the_storage() -> None:
