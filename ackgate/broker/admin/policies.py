@@ -330,10 +330,9 @@ def namespace_json(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_security(given: Mapping[str, Any]) -> None:
-    """Reject members that ask for a protection which this broker does not have."""
-    asked = {
-        "encryption_required": given.get("encryption_required") not in {None, False},
-    }
-    for member, is_asked in asked.items():
-        if is_asked:
-            raise RefusedError(412, f"{member} protects nothing here: this broker does not have it")
+    """Reject a member that asks for a protection which this broker does not have."""
+    member = "encryption_required"
+    if type(given.get(member, False)) is not bool:
+        raise RefusedError(400, f"{member} must be true, false or null")
+    if given.get(member):
+        raise RefusedError(412, f"{member} protects nothing here: this broker does not have it")

@@ -105,6 +105,11 @@ def _uploaded(call: Call) -> Schema:
         isinstance(value, str) for value in properties.values()
     ):
         raise RefusedError(400, "properties is not an object of texts")
+    for text in (definition, *properties.keys(), *properties.values()):
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can escape half of a surrogate pair
+            raise RefusedError(400, f"{text!a:.80} is not valid Unicode") from None
     kind = SchemaType[name]
     data = _pair_bytes(definition) if kind is SchemaType.KEY_VALUE else definition.encode()
     return Schema(call.topic_name.partitioned.local_name, kind, data, properties)

@@ -130,7 +130,7 @@ class _Parser:
         if kind == "enum":
             made.symbols = tuple(_symbol(symbol) for symbol in schema["symbols"])
         elif kind == "fixed":
-            made.size_bytes = int(schema["size"])
+            made.size_bytes = _size(schema["size"])
         else:
             for each in schema["fields"]:
                 made.fields[each["name"]] = AvroField(
@@ -145,6 +145,12 @@ def _symbol(symbol: object) -> str:
     if not isinstance(symbol, str):
         raise TypeError(f"{symbol!r} is no symbol")
     return symbol
+
+
+def _size(size: object) -> int:
+    if type(size) is not int:
+        raise TypeError(f"{size!r:.80} is no size")
+    return size
 
 
 def _full_name(name: str, namespace: str) -> str:

@@ -161,7 +161,7 @@ def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def actions_in(value: object) -> list[str]:
     """Read actions from JSON, each once. Raises `CallerError`."""
-    if not isinstance(value, list) or not all(each in set(Action) for each in value):
+    if not isinstance(value, list) or not all(each in tuple(Action) for each in value):
         raise CallerError(f"actions must be a list of {', '.join(Action)}")
     return sorted(set(value))
 

@@ -419,7 +419,8 @@ class Session(asyncio.Protocol):
         if isinstance(error, BrokerError | CallerError):
             logger = decisions if isinstance(error, NotAuthorizedError) else log
             self.note(logger, "request of %s refused: %s", self.peer, error)
-            message = str(error)
+            # A schema's names may hold half of a surrogate pair, which no reply can.
+            message = str(error).encode(errors="backslashreplace").decode()
         else:
             # The text may name our files: the client gets only the kind of error.
             if isinstance(error, OwnershipError | StorageError):

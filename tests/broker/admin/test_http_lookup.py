@@ -123,6 +123,10 @@ def test_a_schema_is_uploaded_if_it_may_follow(
         (upload("", "BYTES"), 406),
         (upload("", "AUTO_CONSUME"), 400),
         (upload(7), 400),
+        (upload("\ud800"), 400),
+        (upload(own, properties={"\ud800": ""}), 400),
+        (upload(own, properties={"k": "\ud800"}), 400),
+        (upload('{"type": "fixed", "name": "F", "size": 1e999}'), 422),
         (upload(own, properties=[]), 400),
         (upload("[]", "KEY_VALUE"), 422),
     ):

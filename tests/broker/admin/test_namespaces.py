@@ -80,6 +80,9 @@ def test_a_namespace_without_a_number_of_bundles_gets_the_default(
         {"message_ttl_in_seconds": "soon"},
         {"dispatcherPauseOnAckStatePersistentEnabled": "yes"},
         {"delayed_delivery_policies": {"tickTime": "y"}},
+        {"encryption_required": []},
+        {"encryption_required": "yes"},
+        {"auth_policies": {"namespace_auth": {"role": [["produce"]]}}},
     ],
 )
 def test_a_namespace_that_cannot_be_made_so_is_not_made(

@@ -11,6 +11,7 @@ from ackgate.broker.wire.errors import ServerError
 from ackgate.broker.wire.session import Session
 from ackgate.errors import (
     AckGateError,
+    CallerError,
     CorruptRecordError,
     InternalError,
     LedgerWriteError,
@@ -27,6 +28,9 @@ class Refusing(Session):
     peer = "somebody"
 
     def send(self, data: bytes) -> None:
+        pass
+
+    def note(self, *_: object, **__: object) -> None:
         pass
 
     def fail(self, request_id: int, code: int, message: str) -> bytes:
@@ -57,3 +61,9 @@ def test_only_our_own_faults_leave_a_trace(
     [(request_id, told, message)] = session.refused
     assert (request_id, told) == (7, code)
     assert str(error) not in message or not str(error)
+
+
+def test_a_reason_that_no_reply_can_hold_is_escaped() -> None:
+    session = Refusing()
+    session.refuse(7, CallerError("field \ud800: has no default"), session.fail)
+    assert session.refused[0][2] == "field \\ud800: has no default"

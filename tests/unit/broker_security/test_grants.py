@@ -17,6 +17,7 @@ from ackgate.broker.security import (
     NotAuthorizedError,
     Principal,
     Resource,
+    actions_in,
     need_of_command,
 )
 from ackgate.broker.security.actions import (
@@ -219,3 +220,11 @@ def test_what_cannot_be_grants_is_refused(value: Any) -> None:
 def test_publishing_and_subscribing_need_what_they_say() -> None:
     assert need_of_command("PRODUCER") == PRODUCE
     assert need_of_command("SUBSCRIBE") == CONSUME
+
+
+@pytest.mark.parametrize("value", [[["produce"]], [{}], [None], [1], "produce", {"produce": 1}])
+def test_what_are_no_actions_is_refused(value: object) -> None:
+    with pytest.raises(CallerError, match="actions must be a list of produce, consume"):
+        actions_in(value)
+    with pytest.raises(CallerError, match="actions must be a list"):
+        AuthPolicies.from_json({"namespace_auth": {"app": value}})

@@ -151,6 +151,8 @@ def test_the_reason_names_the_place() -> None:
         '{"type": "record", "name": "R", "fields": 7}',
         '{"type": "record", "name": "R", "fields": [7]}',
         '{"type": "fixed", "name": "F", "size": "x"}',
+        '{"type": "fixed", "name": "F", "size": 1e999}',
+        '{"type": "fixed", "name": "F", "size": 2.5}',
         '{"type": "enum", "name": "E", "symbols": [["a"]]}',
         '{"type": ["int"], "name": 7, "items": {}}{',
         "[" * 100_000,
