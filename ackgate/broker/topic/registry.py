@@ -97,6 +97,8 @@ class TopicRegistry:
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._lost_loads: set[asyncio.Task[Any]] = set()
         """Loads that were given up, because they may have read old metadata."""
+        self._changes = 0
+        """How often settings or policies changed. A load may have begun before the last time."""
         self._is_closing = False
         services.policies.on_change(self.configure)
 
@@ -152,6 +154,7 @@ class TopicRegistry:
             loading.exception()  # the caller may no longer wait for it
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
+        changes = self._changes
         topic = Topic(name, self._services)
         try:
             await topic.open(create=create)
@@ -168,6 +171,8 @@ class TopicRegistry:
                 await topic.close()
             raise ServiceNotReadyError(f"topic {name} is being closed")
         self._topics[str(name)] = topic
+        if changes != self._changes:
+            topic.configure()
         return topic
 
     async def exists(self, name: TopicName) -> bool:
@@ -384,6 +389,7 @@ class TopicRegistry:
 
     def configure(self) -> None:
         """Apply changed settings and policies to all topics."""
+        self._changes += 1
         self._services.cache.bytes_max = (
             self._services.settings.broker.managed_ledger_cache_size_mb * 1024 * 1024
         )

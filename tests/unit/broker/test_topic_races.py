@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from ackgate.broker.cluster.policies import topic_policy_path
 from ackgate.broker.topic import Topic
 from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.wire.entry import seal_entry
@@ -21,13 +22,14 @@ from ackgate.broker.wire.requests import (
     SubscribeRequest,
     SubscriptionType,
 )
+from ackgate.config.delayed import DELAYED_DELIVERY, DelayedDeliveryPolicy
 from ackgate.cursor import Position
 from ackgate.errors import MetadataStoreError, OwnershipError
 from ackgate.network import NOWHERE, Urls
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
-from tests.support.bare_broker import bare_broker
+from tests.support.bare_broker import bare_broker, bare_services
 from tests.support.faults import Fault, FaultPlan, Rule
 from tests.support.faulty_metadata import FaultyMetadataStore
 from tests.support.virtual_time import run_in_virtual_time
@@ -330,5 +332,21 @@ def test_what_a_subscription_moved_back_over_is_not_trimmed() -> None:
         assert subscription.store.is_dirty, "not durable yet"
         assert subscription.persisted_mark_delete == Position(last.ledger_id, 0)
         assert topic.consumed_through() == Position(last.ledger_id, 0)
+
+    run(main())
+
+
+def test_a_policy_that_changes_while_a_topic_is_loaded_applies_to_it() -> None:
+    async def main() -> None:
+        plan = FaultPlan([Rule(Fault.DELAY, "metadata.*", "/managed-ledgers/*", seconds=SLOWLY)])
+        metadata = FaultyMetadataStore(MemoryMetadataStore(), plan)
+        services = bare_services(MemoryLedgerClient(MemoryLedgers()), metadata)
+        loading = asyncio.ensure_future(TopicRegistry(services).topic(NAME, create=True))
+        await asyncio.sleep(1)
+        assert not loading.done()
+        policy = DelayedDeliveryPolicy(is_active=False, tick_ms=700)
+        changes = {DELAYED_DELIVERY: policy.to_json()}
+        await services.policies.change(topic_policy_path(NAME), changes)
+        assert (await loading).delayed_delivery == policy
 
     run(main())
