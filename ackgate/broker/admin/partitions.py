@@ -8,7 +8,6 @@ from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
 from ackgate.broker.admin.http.partition_calls import on_each_tried, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic_not_found
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.permissions import forget_topic
 from ackgate.broker.admin.topics import check_unused, delete_topic
 from ackgate.broker.topic import TopicConflictError
 from ackgate.broker.wire import TopicNotFoundError
@@ -85,7 +84,6 @@ async def delete_partitions(call: Call) -> Reply:
         if reply.status != 404:
             raise_refusal(reply)
     await registry.delete_partition_count(name)
-    await forget_topic(call.broker, name)
     return DONE
 
 

@@ -27,8 +27,7 @@ from ackgate.errors import CallerError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackgate.broker.admin.http.call import AdminBroker, Call, Reply
-    from ackgate.broker.wire import TopicName
+    from ackgate.broker.admin.http.call import Call, Reply
 
 
 T = TypeVar("T")
@@ -113,16 +112,6 @@ async def set_subscription_auth_mode(call: Call) -> Reply:
     await call.require_namespace()
     await call.broker.services.policies.change(_node(call), {SUBSCRIPTION_AUTH_MODE: str(mode)})
     return DONE
-
-
-async def forget_topic(broker: AdminBroker, name: TopicName) -> None:
-    """Revoke what was granted on a topic that was deleted."""
-    policies, path = broker.services.policies, namespace_policy_path(name.namespace_name)
-    granted = AuthPolicies.from_json((await policies.load(path)).get(AUTH_POLICIES, {}))
-    if str(name) in granted.topics:
-        await policies.amend(
-            path, lambda stored: _amended(stored, lambda each: each.without_topic(str(name)))
-        )
 
 
 # ---- a namespace's description

@@ -9,7 +9,6 @@ from ackgate.broker.admin.http.call import DONE, json_reply
 from ackgate.broker.admin.http.partition_calls import on_each
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.permissions import forget_topic
 from ackgate.broker.cluster import BundleState
 from ackgate.broker.topic import TopicConflictError
 from ackgate.broker.wire import NotOwnedError
@@ -100,7 +99,6 @@ async def delete_topic(call: Call) -> Reply:
     if not is_forced:
         check_unused(topic)
     await call.broker.registry.delete(name, force=is_forced)
-    await forget_topic(call.broker, name)
     return DONE
 
 

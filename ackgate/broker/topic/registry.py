@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.cluster import (
     create_partition_count,
+    namespace_policy_path,
     partitioned_topic_path,
     partitioned_topics_path,
     raise_partition_count,
@@ -26,6 +27,7 @@ from ackgate.broker.cluster import (
     topic_policy_path,
 )
 from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.security import AUTH_POLICIES, AuthPolicies
 from ackgate.broker.topic.topic import Topic
 from ackgate.broker.wire import (
     BrokerError,
@@ -48,7 +50,7 @@ from ackgate.persistence.nodes.topic_node import TopicNode, encode_topic_node
 from ackgate.persistence.ports import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from ackgate.broker.topic.services import OwnedTopic, SharedServices
     from ackgate.broker.wire import NamespaceName
@@ -263,7 +265,7 @@ class TopicRegistry:
 
     async def delete_partition_count(self, name: TopicName) -> None:
         """Delete a partitioned topic, after all its partitions were deleted."""
-        await self._delete_belongings(name)  # first: a retry finds the topic by its number
+        await self._delete_belongings(name)
         await self._services.metadata.delete(partitioned_topic_path(name))
 
     # ---------------------------------------------------------------- listing
@@ -300,23 +302,41 @@ class TopicRegistry:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete a topic. Raises `CallerError` if it is used and not forced."""
         topic = await self.topic(name, create=False)
+        topic.begin_deleting(force=force)
         try:
-            await topic.delete(force=force)
+            await self._delete_belongings(name)
+            await topic.delete(force=True)
         except BaseException:
-            if topic.is_closing:
-                self.forget(topic)  # half deleted: a retry loads what is left
+            self.forget(topic)  # half deleted: a retry loads what is left
             raise
         if self._topics.get(str(name)) is topic:
             del self._topics[str(name)]
-        if not name.is_partition:
-            await self._delete_belongings(name)
 
     async def _delete_belongings(self, name: TopicName) -> None:
-        """Delete policies and schemas, so that a later topic of this name does not inherit them."""
+        """Delete grants, policies and schemas, so that a later topic of this name inherits none.
+
+        Before the topic itself: after a failure a retry finds the topic, and what is left of these.
+        Policies and schemas of a partition are those of its partitioned topic, and stay.
+        """
+        await self._revoke_grants(name)
+        if name.is_partition:
+            return
         path = topic_policy_path(name)
         if await self._services.metadata.get(path) is not None:
             await self._services.policies.remove(path)
         await SchemaRegistry(self._services.metadata).delete(name)
+
+    async def _revoke_grants(self, name: TopicName) -> None:
+        policies, path = self._services.policies, namespace_policy_path(name.namespace_name)
+
+        def granted(stored: Mapping[str, Any]) -> AuthPolicies:
+            return AuthPolicies.from_json(stored.get(AUTH_POLICIES, {}))
+
+        def without_topic(stored: Mapping[str, Any]) -> dict[str, object]:
+            return {AUTH_POLICIES: granted(stored).without_topic(str(name)).to_json()}
+
+        if str(name) in granted(await policies.load(path)).topics:
+            await policies.amend(path, without_topic)
 
     def forget(self, topic: OwnedTopic) -> None:
         """Drop a topic that may have another owner, at once and without a write."""

@@ -265,12 +265,16 @@ class Topic:
         self.journaling.abandon()
         self.send_away()
 
-    async def delete(self, *, force: bool) -> None:
-        """Remove the topic with its subscriptions. Raises `CallerError` if it is used, unforced."""
+    def begin_deleting(self, *, force: bool) -> None:
+        """Take no more clients. Raises `CallerError` if the topic is used, unforced."""
         if self.is_used and not force:
             raise CallerError(f"topic {self.name} has connected producers or consumers")
         self.is_closing = True
         self.producers.disconnect_all()
+
+    async def delete(self, *, force: bool) -> None:
+        """Remove the topic with its subscriptions. Raises `CallerError` if it is used, unforced."""
+        self.begin_deleting(force=force)
         for subscription in list(self.subscriptions.values()):
             await subscription.delete()
         await self.cancelled.delete()

@@ -9,7 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.cluster.policies import topic_policy_path
+from ackgate.broker.cluster.policies import (
+    MESSAGE_TTL_SECONDS,
+    namespace_policy_path,
+    topic_policy_path,
+)
+from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.security import AUTH_POLICIES, AuthPolicies
 from ackgate.broker.topic import Topic
 from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.wire.entry import seal_entry
@@ -19,6 +25,8 @@ from ackgate.broker.wire.requests import (
     AccessMode,
     InitialPosition,
     ProducerRequest,
+    Schema,
+    SchemaType,
     SubscribeRequest,
     SubscriptionType,
 )
@@ -350,3 +358,36 @@ def test_a_policy_that_changes_while_a_topic_is_loaded_applies_to_it() -> None:
         assert (await loading).delayed_delivery == policy
 
     run(main())
+
+
+def test_a_topic_that_is_half_deleted_leaves_nothing_to_a_later_one() -> None:
+    async def main() -> None:
+        plan = FaultPlan([Rule(Fault.FAIL, "metadata.delete", "/schemas/*")])
+        metadata = FaultyMetadataStore(MemoryMetadataStore(), plan)
+        services = bare_services(MemoryLedgerClient(MemoryLedgers()), metadata)
+        registry, schemas = TopicRegistry(services), SchemaRegistry(metadata)
+        await registry.topic(NAME, create=True)
+        await services.policies.change(topic_policy_path(NAME), {MESSAGE_TTL_SECONDS: 7})
+        text = Schema("s", SchemaType.STRING, b"")
+        await schemas.get_or_create(NAME, text, services.settings.broker)
+        with pytest.raises(MetadataStoreError):
+            await registry.delete(NAME, force=False)
+        assert await registry.exists(NAME)  # or nobody could delete what is left
+        await registry.delete(NAME, force=False)
+        assert not await registry.exists(NAME)
+        assert await schemas.get(NAME) is None
+        assert await services.policies.load(topic_policy_path(NAME)) == {}
+
+    run(main())
+
+
+async def test_whoever_deletes_a_topic_revokes_its_grants() -> None:
+    services = bare_services(MemoryLedgerClient(MemoryLedgers()), MemoryMetadataStore())
+    registry, other = TopicRegistry(services), "persistent://public/default/other"
+    granted = AuthPolicies().granted("app", ["produce"], str(NAME)).granted("app", [], other)
+    path = namespace_policy_path(NAME.namespace_name)
+    await services.policies.change(path, {AUTH_POLICIES: granted.to_json()})
+    await registry.topic(NAME, create=True)
+    await registry.delete(NAME, force=False)  # as for a topic that is inactive
+    left = (await services.policies.load(path))[AUTH_POLICIES]
+    assert left["destination_auth"] == {other: {"app": []}}
