@@ -80,7 +80,9 @@ async def delete_tenant(call: Call) -> Reply:
     if await _known(call).of(tenant):
         raise RefusedError(409, "The tenant still has active namespaces")
     await _known(call).forget_tenant(tenant)
-    call.broker.services.policies.removed(tenant_path(tenant))
+    await call.broker.services.policies.refresh(tenant_path(tenant))
+    if tenant in await _known(call).tenants():  # it has just got a namespace
+        raise RefusedError(409, "The tenant still has active namespaces")
     return DONE
 
 

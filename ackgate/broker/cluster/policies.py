@@ -12,7 +12,9 @@ import json
 import logging
 import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from ackgate.broker.cluster.node_follower import NodeFollower
 from ackgate.broker.security import (
@@ -36,7 +38,7 @@ from ackgate.persistence.nodes.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ackgate.broker.wire import NamespaceName, TopicName
     from ackgate.config.delayed import DelayedSettings
@@ -48,6 +50,10 @@ DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 """Ten years. More than that is a mistake, or an attempt at an overflow."""
 
 MULTIPLIER_MAX: Final = 1_000.0
+
+KNOWN_MIN: Final = 10_000
+"""Paths that are cached before those without policies are dropped. Clients may name any number of
+namespaces that do not exist, and topics come and go."""
 
 _BACKOFF_FIELDS: Final = {
     "minDelayMs": "min_delay_ms",
@@ -188,18 +194,27 @@ class PolicyStore:
             metadata, (NAMESPACE_POLICIES, TOPIC_POLICIES), self._read_again
         )
         self._known: dict[str, dict[str, Any]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By path, held by whoever reads or changes it: what was read last is known last."""
         self._listeners: list[Callable[[], None]] = []
+        self._needs: list[Callable[[], Iterable[str]]] = []
+        self._trim_at = KNOWN_MIN
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every change of any policy."""
         self._listeners.append(listener)
 
+    def keep(self, needed: Callable[[], Iterable[str]]) -> None:
+        """Follow the paths that `needed` returns even while there are no policies at them."""
+        self._needs.append(needed)
+
     async def load(self, path: str) -> Mapping[str, Any]:
         """The policies stored at `path`; empty when there are none. Raises `CorruptRecordError`."""
         if path not in self._known:
-            stored = await self._metadata.get(path)
-            self._known[path] = _decode(path, stored.value) if stored else {}
-        return self._known[path]
+            async with self._alone(path):
+                if path not in self._known:
+                    self._remember(path, await self._read(path))
+        return self.known(path)
 
     def is_known(self, path: str) -> bool:
         """Whether the policies at `path` are cached."""
@@ -208,22 +223,24 @@ class PolicyStore:
     async def follow(self) -> None:
         """Watch for changes in this session, and read what may have changed before it began."""
         self._follower.start()
-        await self._read_again(set(self._known))
+        await self._read_again({*self._known, *self._locks})
 
     def stop(self) -> None:
         self._follower.stop()
 
     async def _read_again(self, paths: set[str]) -> None:
         is_changed = False
-        for path in paths & self._known.keys():
-            stored = await self._metadata.get(path)
-            try:
-                policies = _decode(path, stored.value) if stored else {}
-            except CorruptRecordError as error:
-                log.error("what was known before still holds: %s", error)  # noqa: TRY400
-                continue
-            is_changed = is_changed or policies != self._known[path]
-            self._known[path] = policies
+        for path in paths:
+            async with self._alone(path):
+                if path not in self._known:
+                    continue
+                try:
+                    policies = await self._read(path)
+                except CorruptRecordError as error:
+                    log.error("what was known before still holds: %s", error)  # noqa: TRY400
+                    continue
+                is_changed = is_changed or policies != self.known(path)
+                self._known[path] = policies
         if is_changed:
             self._notify()
 
@@ -250,26 +267,45 @@ class PolicyStore:
             policies = _changed(dict(stored), changes_of(stored))
             return json.dumps(policies).encode()
 
-        await change_node(self._metadata, path, lay_over)
-        self._known[path] = policies
+        async with self._alone(path):
+            await change_node(self._metadata, path, lay_over)
+            self._remember(path, policies)
         self._notify()
 
     async def create(self, path: str, policies: Mapping[str, object]) -> None:
         """Store a new set of policies, which may be empty. Raises `NodeExistsError`."""
         value = _changed({}, policies)
-        await self._metadata.create(path, json.dumps(value).encode())
-        self._known[path] = value
+        async with self._alone(path):
+            await self._metadata.create(path, json.dumps(value).encode())
+            self._remember(path, value)
         self._notify()
 
     async def remove(self, path: str) -> None:
         """Delete the policies at `path` with their node. Raises `NoSuchNodeError`."""
-        await self._metadata.delete(path)
-        self.removed(path)
-
-    def removed(self, path: str) -> None:
-        """Note that the policies at `path` were removed with their node."""
-        self._known[path] = {}
+        async with self._alone(path):
+            await self._metadata.delete(path)
+            self._remember(path, {})
         self._notify()
+
+    async def refresh(self, path: str) -> None:
+        """Read the policies at `path` again, whose node was removed in another way."""
+        await self._read_again({path})
+
+    def _alone(self, path: str) -> asyncio.Lock:
+        return self._locks.setdefault(path, asyncio.Lock())
+
+    async def _read(self, path: str) -> dict[str, Any]:
+        stored = await self._metadata.get(path)
+        return _decode(path, stored.value) if stored else {}
+
+    def _remember(self, path: str, policies: dict[str, Any]) -> None:
+        self._known[path] = policies
+        if len(self._known) >= self._trim_at:
+            needed = set(chain.from_iterable(paths() for paths in self._needs))
+            self._known = {
+                each: stored for each, stored in self._known.items() if stored or each in needed
+            }
+            self._trim_at = max(KNOWN_MIN, 2 * len(self._known))
 
     def _notify(self) -> None:
         for listener in self._listeners:

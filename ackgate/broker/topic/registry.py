@@ -45,7 +45,13 @@ from ackgate.errors import (
     SessionLostError,
     StorageError,
 )
-from ackgate.persistence.nodes.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
+from ackgate.persistence.nodes.paths import (
+    MANAGED_LEDGERS,
+    name_of_node,
+    node_of_name,
+    tenant_path,
+    topic_path,
+)
 from ackgate.persistence.nodes.topic_node import TopicNode, encode_topic_node
 from ackgate.persistence.ports import SessionState
 
@@ -103,6 +109,7 @@ class TopicRegistry:
         """How often settings or policies changed. A load may have begun before the last time."""
         self._is_closing = False
         services.policies.on_change(self.configure)
+        services.policies.keep(self._policy_paths)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._topics.values()))
@@ -110,6 +117,14 @@ class TopicRegistry:
     def loaded(self, name: TopicName) -> Topic | None:
         """The topic, or None if it is not loaded."""
         return self._topics.get(str(name))
+
+    def _policy_paths(self) -> Iterator[str]:
+        """The paths of all policies that apply to topics of this broker, or to their clients."""
+        for text in (*self._topics, *self._loading):
+            name = TopicName.parse(text)
+            yield topic_policy_path(name)
+            yield namespace_policy_path(name.namespace_name)
+            yield tenant_path(name.tenant)
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """Return a topic, loaded or created first if need be.
