@@ -54,9 +54,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 64 * 1024
-"""No request of this interface comes near it."""
-
 BODY_SECONDS_MAX: Final = 10.0
 CONNECTIONS_MAX: Final = 256
 """Connections at a time; tools and scrapers need a handful."""
@@ -341,7 +338,7 @@ async def answer(
             broker, found.parameters, query, b"", request.method, raw_path, identity, listener
         )
         await access.authorize(need, call)
-        body = await _body(request)
+        body = await _body(request, found.body_bytes_max)
         if body:
             guard.check_body(headers)
         return await found.handler(replace(call, body=body))
@@ -412,16 +409,17 @@ def _query(raw_query: str) -> dict[str, str]:
         raise RefusedError(400, f"the query cannot be read: {error}") from None
 
 
-async def _body(request: web.BaseRequest) -> bytes:
-    if (request.content_length or 0) > BODY_BYTES_MAX:
-        raise RefusedError(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+async def _body(request: web.BaseRequest, bytes_max: int) -> bytes:
+    too_large = RefusedError(413, f"the body is larger than {bytes_max} bytes")
+    if (request.content_length or 0) > bytes_max:
+        raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS_MAX):
             async for piece in request.content.iter_any():
                 body += piece
-                if len(body) > BODY_BYTES_MAX:
-                    raise RefusedError(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+                if len(body) > bytes_max:
+                    raise too_large
     except TimeoutError:
         raise RefusedError(408, f"the body did not arrive in {BODY_SECONDS_MAX:.0f} s") from None
     return bytes(body)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.admin.http.call import json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
-from ackgate.broker.admin.http.router import Route
-from ackgate.broker.schemas import check_definition, version_bytes
+from ackgate.broker.admin.http.router import BODY_BYTES_MAX, Route
+from ackgate.broker.schemas import DEFINITION_BYTES_MAX, check_definition, version_bytes
 from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ackgate.broker.wire import StoredSchema
 
 VERSION_MAX: Final = 2**63 - 1
+
+UPLOAD_BYTES_MAX: Final = 2 * DEFINITION_BYTES_MAX + BODY_BYTES_MAX
+"""The largest schema as a text in JSON, where each of its quotes takes two bytes."""
 
 
 async def latest_schema(call: Call) -> Reply:
@@ -171,9 +174,9 @@ _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 ROUTES: Final = (
     Route("GET", f"{_SCHEMAS}/schema", latest_schema),
-    Route("POST", f"{_SCHEMAS}/schema", post_schema),
+    Route("POST", f"{_SCHEMAS}/schema", post_schema, body_bytes_max=UPLOAD_BYTES_MAX),
     Route("DELETE", f"{_SCHEMAS}/schema", delete_schema),
-    Route("POST", f"{_SCHEMAS}/compatibility", try_schema),
+    Route("POST", f"{_SCHEMAS}/compatibility", try_schema, body_bytes_max=UPLOAD_BYTES_MAX),
     Route("GET", f"{_SCHEMAS}/schema/{{version}}", one_schema),
     Route("GET", f"{_SCHEMAS}/schemas", all_schemas),
 )

@@ -1,9 +1,14 @@
 """Schemas of topics: their versions in the metadata store, and which may follow which."""
 
 from ackgate.broker.schemas.compatibility import check_definition
-from ackgate.broker.schemas.registry import SchemaRegistry, version_bytes
+from ackgate.broker.schemas.registry import (
+    DEFINITION_BYTES_MAX,
+    SchemaRegistry,
+    version_bytes,
+)
 
 __all__ = [
+    "DEFINITION_BYTES_MAX",
     "SchemaRegistry",
     "check_definition",
     "version_bytes",

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ackgate.broker.admin.app import BODY_BYTES_MAX, CONNECTIONS_MAX
+from ackgate.broker.admin.app import CONNECTIONS_MAX
+from ackgate.broker.admin.http.router import BODY_BYTES_MAX
 from tests.broker.admin.conftest import InProcessBroker
 
 TOPICS = "/admin/v2/persistent/public/default"

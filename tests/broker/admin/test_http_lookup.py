@@ -10,6 +10,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, Record
 
+from ackgate.broker.schemas import DEFINITION_BYTES_MAX
 from tests.broker.admin.conftest import Answer, InProcessBroker
 
 N = "persistent/public/default"
@@ -136,6 +137,18 @@ def test_a_schema_is_uploaded_if_it_may_follow(
     path = "schemas/public/default/uploaded-pair/schema"
     assert upload(pair, "KEY_VALUE", properties=kinds).status == 200
     assert json.loads(broker.get(path)["data"]) == json.loads(pair)
+
+
+def test_a_schema_as_large_as_one_of_a_producer_is_uploaded(broker: InProcessBroker) -> None:
+    path = "schemas/public/default/large/schema"
+    head, tail = '{"type":"record","name":"R","fields":[],"doc":["', '"]}'
+    words = (DEFINITION_BYTES_MAX - len(head + tail)) // 3 * '","'  # twice as long in JSON
+    definition = head + words + tail
+    answer = broker.ask("POST", path, {"type": "AVRO", "schema": definition})
+    assert json.loads(answer.text) == {"version": {"version": 0}}
+    assert broker.get(path)["data"] == definition
+    larger = definition.replace(tail, " " * 3 + tail)
+    assert broker.ask("POST", path, {"type": "AVRO", "schema": larger}).status == 409
 
 
 @pytest.mark.parametrize("partitions", [0, 2])

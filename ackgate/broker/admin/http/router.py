@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 SEGMENTS_MAX: Final = 16
 """No route has more pieces."""
 
+BODY_BYTES_MAX: Final = 64 * 1024
+"""No request comes near it, but for those whose route says so."""
+
 
 class Route(NamedTuple):
     """One kind of request, and its handler."""
@@ -34,6 +37,8 @@ class Route(NamedTuple):
     handler: Handler
     meaning: str = ""
     """A description for the reference page. Empty: the handler's docstring is used."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Largest body that is read."""
 
 
 class Found(NamedTuple):
@@ -42,6 +47,7 @@ class Found(NamedTuple):
     handler: Handler
     template: str
     parameters: dict[str, str]
+    body_bytes_max: int
 
 
 class Router:
@@ -63,7 +69,9 @@ class Router:
                     continue
                 if route.method == method:
                     parameters = _parameters(template, pieces)
-                    return Found(route.handler, route.template, parameters)
+                    return Found(
+                        route.handler, route.template, parameters, route.body_bytes_max
+                    )
                 ways.add(route.method)
         if ways:
             allowed = ", ".join(sorted(ways))
