@@ -186,12 +186,17 @@ class SchemaRegistry:
 
         Messages stored with older versions keep those, and no later schema reuses their numbers.
         """
+        tried: int | None = None
 
         async def attempt() -> int | None:
+            nonlocal tried
             numbers = await self._versions(topic)
-            if not numbers or await self._read(topic, numbers[-1]) is None:
+            if not numbers:
                 return None
-            number = numbers[-1] + 1
+            latest = numbers[-1]
+            if await self._read(topic, latest) is None:
+                return latest if latest == tried else None  # ours, which was not answered
+            number = tried = latest + 1
             await self._metadata.create(_version_path(topic, number), _encode(None))
             return number
 

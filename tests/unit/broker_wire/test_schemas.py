@@ -138,6 +138,15 @@ async def test_a_schema_whose_storing_is_not_answered_is_stored_once(fault: Faul
     assert len(await registry.all(TOPIC)) == 1
 
 
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_a_schema_whose_end_is_not_answered_ends_once(fault: Fault) -> None:
+    plan = FaultPlan([Rule(fault, "metadata.create", "*/1")])
+    registry = SchemaRegistry(FaultyMetadataStore(MemoryMetadataStore(), plan))
+    await registry.get_or_create(TOPIC, avro(A), SETTINGS)
+    assert await registry.mark_deleted(TOPIC) == 1
+    assert await registry.mark_deleted(TOPIC) is None
+
+
 async def test_schemas_outlive_the_registry_and_partitions_share_them() -> None:
     metadata = MemoryMetadataStore()
     await SchemaRegistry(metadata).get_or_create(TOPIC.partition(3), avro(A), SETTINGS)
