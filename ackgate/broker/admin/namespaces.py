@@ -67,7 +67,8 @@ async def update_tenant(call: Call) -> Reply:
 
 def _admin_roles(call: Call) -> list[str]:
     try:
-        return roles_in(call.json_object().get(ADMIN_ROLES) or [])
+        roles = call.json_object().get(ADMIN_ROLES)
+        return [] if roles is None else roles_in(roles)
     except RefusedError:
         raise
     except CallerError as error:

@@ -27,6 +27,7 @@ from ackgate.broker.cluster import (
     topic_policy_path,
 )
 from ackgate.config.delayed import DELAYED_DELIVERY
+from ackgate.config.field import INT_MAX
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import Reply
     from ackgate.config.settings import Settings
-
-MINUTES_MAX: Final = 2**31 - 1
 
 Stored = dict[str, object]
 """Keys of `cluster.policies` and their values; None removes one."""
@@ -96,7 +95,7 @@ def _retention_in(value: object) -> Stored:
     if (
         type(minutes) is not int
         or type(megabytes) is not int
-        or not all(-1 <= limit <= MINUTES_MAX for limit in (minutes, megabytes))
+        or not all(-1 <= limit <= INT_MAX for limit in (minutes, megabytes))
     ):
         raise RefusedError(
             400,
@@ -113,8 +112,8 @@ def _retention_in(value: object) -> Stored:
 
 
 def _ttl_in(seconds: int | None) -> Stored:
-    if seconds is not None and not 0 <= seconds <= MINUTES_MAX:
-        raise RefusedError(412, f"message TTL is {seconds}, possible is 0 to {MINUTES_MAX}")
+    if seconds is not None and not 0 <= seconds <= INT_MAX:
+        raise RefusedError(412, f"message TTL is {seconds}, possible is 0 to {INT_MAX}")
     return {MESSAGE_TTL_SECONDS: seconds}
 
 

@@ -218,3 +218,11 @@ def test_the_internal_configuration_says_where_the_metadata_are(broker: InProces
         "configurationMetadataStoreUrl": url,
         "ledgersRootPath": "/ledgers",
     }
+
+
+@pytest.mark.parametrize("roles", ["", 0, False, {}, "boss", [[]], [""]])
+def test_admin_roles_that_are_none_are_refused(broker: InProcessBroker, roles: object) -> None:
+    answer = broker.ask("PUT", "tenants/odd", {"adminRoles": roles})
+    assert answer.status == 412
+    assert answer.value["reason"].startswith("adminRoles: ")
+    assert broker.ask("GET", "tenants/odd").status == 404

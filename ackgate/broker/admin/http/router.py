@@ -69,9 +69,7 @@ class Router:
                     continue
                 if route.method == method:
                     parameters = _parameters(template, pieces)
-                    return Found(
-                        route.handler, route.template, parameters, route.body_bytes_max
-                    )
+                    return Found(route.handler, route.template, parameters, route.body_bytes_max)
                 ways.add(route.method)
         if ways:
             allowed = ", ".join(sorted(ways))
