@@ -253,6 +253,8 @@ async def _node_of_namespace(call: Call) -> str:
 
 async def _node_of_topic(call: Call) -> str:
     name = call.topic_name
+    if name.is_partition:
+        raise RefusedError(412, "Not allowed to set/get topic policy for a partition")
     if not await call.partitions() and not await call.broker.registry.exists(name):
         raise topic_not_found(name)
     return topic_policy_path(name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.schemas.avro_compatibility import parse, why_not_readable
 from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
@@ -90,8 +90,8 @@ def _check_reads(*, reader: Schema, writer: Schema) -> None:
 def is_same(one: Schema, other: Schema) -> bool:
     """Whether two schemas are the same version: same type, same definition.
 
-    JSON definitions are compared as values, so that white space and the order of keys do not
-    matter.
+    Of definitions in Avro neither white space nor the order of keys nor descriptions matter, and
+    ``{"type": "int"}`` is ``"int"``.
     """
     if one.type is not other.type:
         return False
@@ -100,9 +100,23 @@ def is_same(one: Schema, other: Schema) -> bool:
     if one.type not in AVRO_DEFINED:
         return False
     try:
-        return bool(json.loads(one.definition) == json.loads(other.definition))
+        return bool(_meant(json.loads(one.definition)) == _meant(json.loads(other.definition)))
     except (ValueError, RecursionError):
         return False
+
+
+def _meant(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A definition without what does not tell two schemas apart."""
+    if isinstance(value, list):
+        return [_meant(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    meant = {
+        key: member if key == "default" else _meant(member)
+        for key, member in value.items()
+        if key != "doc"
+    }
+    return meant["type"] if meant.keys() == {"type"} else meant
 
 
 def key_and_value(schema: Schema) -> tuple[Schema, Schema]:

@@ -119,3 +119,14 @@ def test_a_broker_that_is_told_twice_says_the_same_after_a_restart(
         assert second.ask("DELETE", "namespaces/acme/ns").status == 204
         assert second.ask("DELETE", "tenants/acme").status == 204
         assert second.get("tenants") == ["public"]
+
+
+def test_a_partition_has_no_policies_of_its_own(broker: InProcessBroker) -> None:
+    """As Pulsar: one that is set there would apply to the whole topic."""
+    topic = "persistent/public/default/whole"
+    assert broker.ask("PUT", f"{topic}/partitions", 2).status == 204
+    for method, body in (("GET", None), ("POST", {}), ("DELETE", None)):
+        answer = broker.ask(method, f"{topic}-partition-0/retention", body)
+        assert answer.status == 412
+        assert "for a partition" in answer.value["reason"]
+    assert broker.ask("DELETE", f"{topic}/partitions").status == 204

@@ -113,6 +113,16 @@ def test_the_same_json_in_other_words_is_the_same_schema() -> None:
     assert not is_same(Schema("x", SchemaType.STRING, b"1"), Schema("x", SchemaType.STRING, b"1.0"))
 
 
+def test_descriptions_and_long_forms_make_no_other_schema() -> None:
+    """As Pulsar 4.0.7: each of these keeps the version of the first."""
+    first = avro(A)
+    assert is_same(first, avro({**A, "doc": "what it is"}))
+    assert is_same(first, avro({**A, "type": {"type": "int"}}))
+    assert not is_same(first, avro({**A, "type": {"type": "int", "logicalType": "date"}}))
+    one, other = ({**A, "type": "R", "default": {"doc": each}} for each in ("x", "y"))
+    assert not is_same(avro(one), avro(other))
+
+
 async def test_the_same_schema_has_the_same_version() -> None:
     registry = SchemaRegistry(MemoryMetadataStore())
     assert await registry.get(TOPIC) is None
