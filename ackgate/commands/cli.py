@@ -6,10 +6,12 @@ Edge. ``ackgate tls`` calls `ackgate.network` directly, and has no module.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import ackgate
 from ackgate.commands.arguments import (
@@ -21,7 +23,7 @@ from ackgate.commands.arguments import (
     add_tls_parser,
     add_tokens_parser,
 )
-from ackgate.errors import AckGateError, ConfigurationError, OwnershipError
+from ackgate.errors import AckGateError, ConfigurationError, DataDirectoryBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +31,20 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 """Bad command line, bad configuration, or a data directory in use."""
+
+EXIT_INTERRUPTED = 130
+"""As a shell reports SIGINT."""
+
+_OUTPUT_FAULTS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Why standard output cannot be written, apart from a closed pipe."""
+
+_VERDICTS: Final = {
+    *(("bookies", action) for action in ("list", "check", "repair")),
+    *(("ledgers", action) for action in ("verify", "adopt")),
+    *(("delayed", action) for action in ("cancel", "clear")),
+    ("config", "check"),
+}
+"""Actions whose exit code says what they found or did."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,23 +54,52 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_parsed(arguments: argparse.Namespace) -> int:
     """Run the command that `command_parser` has parsed; returns the exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
-        sys.stdout.reconfigure(errors="backslashreplace")  # names have characters that it lacks
+    _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # paths and names have any characters
+    code = 0
     try:
-        _check_texts(arguments)
-        code = _run(arguments)
+        code = _ended(arguments)
         sys.stdout.flush()
-    except AckGateError as error:
-        print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
-        is_usage = isinstance(error, OwnershipError | ValueError)
-        return EXIT_USAGE if is_usage else EXIT_FAILED
     except BrokenPipeError:
         # The reader (`| head`) closed the pipe. Without this Python would complain at exit.
         sys.stdout = None
-        return EXIT_FAILED if arguments.command == "bookies" else 0  # nobody has seen its findings
-    except KeyboardInterrupt:
-        return 130
+        is_unseen = (arguments.command, getattr(arguments, "action", "")) in _VERDICTS
+        return code or (EXIT_FAILED if is_unseen else 0)
+    except OSError as error:
+        if error.errno not in _OUTPUT_FAULTS or error.filename is not None:
+            raise
+        sys.stdout = None
+        print(f"ackgate: standard output: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return code or EXIT_FAILED
     return code
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller has closed (`>&-`).
+
+    A file of the data directory would get its number, and what is printed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+
+
+def _ended(arguments: argparse.Namespace) -> int:
+    """Run one command and print its error; returns the exit code."""
+    try:
+        _check_texts(arguments)
+        return _run(arguments)
+    except AckGateError as error:
+        print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def exit_code(error: AckGateError) -> int:
+    """The exit code of a command that ended with this error."""
+    return EXIT_USAGE if isinstance(error, DataDirectoryBusyError | ValueError) else EXIT_FAILED
 
 
 def _check_texts(arguments: argparse.Namespace) -> None:
@@ -136,7 +181,7 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
         prog="ackgate",
         description="A message broker that does not forget an ack, and stops before it would.",
         epilog="Exit codes: 0 success, 1 a failure, or a problem was found, 2 a wrong command line or "
-        "configuration.",
+        "configuration, 130 interrupted.",
     )
     parser.add_argument(
         "--version",

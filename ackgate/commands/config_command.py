@@ -141,7 +141,7 @@ def _lines(report: _Report) -> Iterator[str]:
         yield ""
         yield f"without effect here, at Pulsar's default ({len(report.at_default)}):"
         names = ", ".join(_name(each) for each in report.at_default)
-        yield textwrap.fill(
+        yield from textwrap.wrap(
             names,
             _COLUMNS,
             initial_indent="  ",

@@ -603,7 +603,7 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
 
 def _connect_reading(path: Path, parameters: str) -> sqlite3.Connection:
     return sqlite3.connect(
-        f"file:{quote(str(path))}?{parameters}",
+        f"file:{quote(os.fsencode(path))}?{parameters}",
         uri=True,
         isolation_level=None,
         timeout=BUSY_TIMEOUT_SECONDS,

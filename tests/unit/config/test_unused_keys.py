@@ -173,6 +173,8 @@ def test_a_file_that_says_what_pulsar_does_anyway(capsys: pytest.CaptureFixture[
     assert out.startswith(f"{REAL}: the broker starts\n")
     assert "loadBalancerEnabled" in out
     assert "tlsEnabled (deprecated)" in out
+    assert "\\n" not in out
+    assert max(map(len, out.splitlines()[1:])) <= 100
     assert "in effect: " in out
 
 
