@@ -17,7 +17,7 @@ from ackgate.broker.wire import check_subscription_name
 from ackgate.commands.stats.answer import answer_json
 from ackgate.commands.stats.look import Look
 from ackgate.commands.stats.view import render, render_overview
-from ackgate.errors import ConfigurationError, StorageError
+from ackgate.errors import ConfigurationError, SessionLostError, StorageError
 
 if TYPE_CHECKING:
     import argparse
@@ -87,9 +87,12 @@ def _answered(arguments: argparse.Namespace, text: Callable[[], str]) -> int:
     repaint = _REPAINT if sys.stdout.isatty() and not arguments.json else ""
     while True:
         try:
-            _say(repaint + text())
-        except StorageError as error:
-            print(f"{repaint}{error}", file=sys.stderr, flush=True)  # noqa: T201
+            shown = text()
+        except (StorageError, SessionLostError) as error:
+            print(repaint, end="", flush=True)  # noqa: T201
+            print(error, file=sys.stderr, flush=True)  # noqa: T201
+        else:
+            _say(repaint + shown)
         time.sleep(arguments.watch)
 
 
@@ -128,7 +131,7 @@ def _files(arguments: argparse.Namespace) -> dict[str, Any] | None:
         "bookies": arguments.bookies,
         "bookkeeper": arguments.bookkeeper,
     }
-    if not any(files.values()):
+    if all(given is None for given in files.values()):
         return None
     if arguments.url is not None:
         raise ConfigurationError("--url asks a broker: it says itself where its files are")

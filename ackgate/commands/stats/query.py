@@ -13,6 +13,7 @@ Edge: HTTP with the standard library. From Python::
 
 from __future__ import annotations
 
+import http
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
@@ -24,9 +25,11 @@ from ackgate.commands.terminal.admin_client import (
     DEFAULT_URL,
     TIMEOUT_SECONDS,
     AdminClient,
+    AdminRefusedError,
     parts_of,
     path_of,
 )
+from ackgate.errors import CorruptRecordError
 
 if TYPE_CHECKING:
     from ackgate.broker.stats import OverviewAnswer, OverviewQuery
@@ -52,10 +55,18 @@ def query_stats(
     topic_name = TopicName.parse(topic).require_persistent()
     answers: list[SubscriptionAnswer] = []
     for part in parts_of(broker, topic_name):
-        wanted = [subscription] if subscription is not None else []
-        if subscription is None:
-            wanted = [str(name) for name in broker.get(path_of(part), "subscriptions")]
-        answers += [_subscription(broker, part, name, cells) for name in wanted]
+        if subscription is not None:
+            answers.append(_subscription(broker, part, subscription, cells))
+            continue
+        names = broker.get(path_of(part), "subscriptions")
+        if not isinstance(names, list):
+            raise CorruptRecordError("the broker's answer has no subscriptions")
+        for name in names:
+            try:
+                answers.append(_subscription(broker, part, str(name), cells))
+            except AdminRefusedError as error:
+                if error.status != http.HTTPStatus.NOT_FOUND:  # else it was deleted meanwhile
+                    raise
     return StatsAnswer(
         topic=str(topic_name),
         source=url,

@@ -285,29 +285,35 @@ class _Storage:
             raise CallerError(f"Topic {topic.name} not found")
         present = map(name_of_node, await self._metadata.children(path))
         names = [wanted] if wanted is not None else [s for s in present if s not in HIDDEN_CURSORS]
-        reads = [await self._read(topic.name, path, subscription) for subscription in names]
+        reads: dict[str, _Read] = {}
+        for subscription in names:
+            try:
+                reads[subscription] = await self._read(path, subscription)
+            except NoSuchNodeError:
+                if wanted is not None:  # else it was deleted meanwhile
+                    raise CallerError(
+                        f"Subscription {wanted} not found for topic {topic.name}"
+                    ) from None
         if not stored.value:  # an embedding host keeps the messages itself
-            each = [_ledgers_of_a_host(read.view) for read in reads]
+            each = [_ledgers_of_a_host(read.view) for read in reads.values()]
         else:
             # Read after the cursors, so that it includes every message that they have acked.
             node = decode_topic_node(stored.value, path=path)
-            each = [await self._message_ledgers(node, [read.view for read in reads])] * len(reads)
+            views = [read.view for read in reads.values()]
+            each = [await self._message_ledgers(node, views)] * len(views)
         return [
             _answer(topic.name, subscription, read, ledgers, cells)
-            for subscription, read, ledgers in zip(names, reads, each, strict=True)
+            for (subscription, read), ledgers in zip(reads.items(), each, strict=True)
         ]
 
-    async def _read(self, topic: str, path: str, subscription: str) -> _Read:
+    async def _read(self, path: str, subscription: str) -> _Read:
         began = time.perf_counter()
-        try:
-            view = await read_cursor(
-                cursor_path(path, subscription),
-                ledger_client=self._client,
-                metadata=self._metadata,
-                password=self._password,
-            )
-        except NoSuchNodeError:
-            raise CallerError(f"Subscription {subscription} not found for topic {topic}") from None
+        view = await read_cursor(
+            cursor_path(path, subscription),
+            ledger_client=self._client,
+            metadata=self._metadata,
+            password=self._password,
+        )
         return _Read(view, (time.perf_counter() - began) * 1000)
 
     async def _message_ledgers(

@@ -79,12 +79,11 @@ def access_of(arguments: argparse.Namespace) -> tuple[str, AdminAccess]:
     given = {
         key: str(value) for name, key in _OPTIONS.items() if (value := getattr(arguments, name))
     }
-    if arguments.url:
-        given["webServiceUrl"] = arguments.url
     if arguments.tls_allow_insecure:
         given["tlsAllowInsecureConnection"] = "true"
     settings = client_settings(arguments.client_config, given)
-    return settings["webServiceUrl"] or DEFAULT_URL, _access(settings)
+    url: str = settings["webServiceUrl"] or DEFAULT_URL if arguments.url is None else arguments.url
+    return url, _access(settings)
 
 
 def _access(settings: ClientSettings) -> AdminAccess:
@@ -196,12 +195,14 @@ class AdminClient:
         except urllib.error.HTTPError as error:
             with error:
                 location = error.headers.get("Location")
-                if error.code == 307 and urlsplit(location or "").scheme in {"http", "https"}:
+                if error.code == 307 and location is not None and _is_address(location):
                     return b"", location
                 raise _refusal(error) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise StorageError(f"no answer from {self._url}: {reason}") from error
+        except http.client.IncompleteRead as error:
+            raise StorageError(f"the answer of {self._url} ended in the middle") from error
         except http.client.HTTPException as error:
             raise StorageError(
                 f"{self._url} does not speak HTTP ({type(error).__name__}): is it the admin port?"
@@ -228,14 +229,14 @@ def _read(url: str, text: bytes) -> Any:  # noqa: ANN401 - JSON
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"{url} does not answer in JSON: {error}") from error
 
 
 def _refusal(error: urllib.error.HTTPError) -> AdminRefusedError | StorageError:
     try:
         reason = str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"])
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, RecursionError, OSError, http.client.HTTPException):
         reason = f"{error.url} answers {error.code} {error.reason}"
     return AdminRefusedError(reason, error.code) if error.code < 500 else StorageError(reason)
 

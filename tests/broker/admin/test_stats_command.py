@@ -7,11 +7,13 @@ import hashlib
 import json
 import re
 import shutil
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pulsar
 import pytest
@@ -20,12 +22,13 @@ from ackgate import open_embedded
 from ackgate.broker.wire.errors import InvalidTopicNameError
 from ackgate.commands.cli import main
 from ackgate.commands.stats.query import query_stats
-from ackgate.commands.stats.stored import stored_stats
+from ackgate.commands.stats.stored import _Storage, stored_stats
 from ackgate.cursor import MessageLedgers, Position
 from ackgate.described import span
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
 from ackgate.persistence import RecoverySource, SqliteMetadataStore
 from ackgate.persistence.nodes.paths import MANAGED_LEDGERS
+from ackgate.persistence.offline_storage import opened_ledgers, storage_places
 from ackgate.testing import BrokerProcess
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
@@ -280,10 +283,117 @@ def test_an_answer_that_ends_in_the_middle_is_none() -> None:
     assert "ended in the middle" in str(error.value)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff", b"[" * 100_000]
+)
 def test_strange_answers_are_named(body: bytes) -> None:
     with Impostor(body) as url, pytest.raises((CorruptRecordError, CallerError)):
         query_stats("t", url=url)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "ended in the middle"),
+        (b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "answers 404 No"),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "answers 404 No"),
+        (b"HTTP/1.1 307 There\r\nLocation: http://[::1\r\n\r\n", "no answer from"),
+        (b"HTTP/1.1 307 There\r\nLocation: http://h:x\r\n\r\n", "answers 307 There"),
+        (b"HTTP/1.1 307 There\r\n\r\n", "answers 307 There"),
+    ],
+)
+def test_broken_answers_are_one_line(
+    words: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(10_000)
+            self.request.sendall(words)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert main(["stats", "t", "--url", f"http://127.0.0.1:{server.server_address[1]}"]) == 1
+        server.shutdown()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+class Listing:
+    """A broker whose list of subscriptions is older than its subscriptions."""
+
+    def __init__(self, subscriptions: object) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, answer = 404, {"reason": "Subscription gone not found"}
+                if self.path.endswith("/partitions"):
+                    status, answer = 200, {"partitions": 0}
+                elif self.path.endswith("/subscriptions"):
+                    status, answer = 200, subscriptions
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(answer).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def test_a_subscription_that_is_deleted_meanwhile_is_left_out() -> None:
+    """A reader that ends must not end `--watch`."""
+    with Listing(["gone"]) as url:
+        assert query_stats("t", url=url).subscriptions == ()
+        with pytest.raises(CallerError, match="gone not found"):
+            query_stats("t", subscription="gone", url=url)
+    with Listing(7) as url, pytest.raises(CorruptRecordError, match="no subscriptions"):
+        query_stats("t", url=url)
+
+
+class Forgetting:
+    """A metadata store in which a subscription is deleted between its name and its node."""
+
+    def __init__(self, store: SqliteMetadataStore, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, path: str) -> object:
+        return None if path.endswith(f"/{self._name}") else await self._store.get(path)
+
+
+async def test_a_subscription_that_is_deleted_amid_reading_is_left_out(embedded: Path) -> None:
+    places = storage_places(data_directory=embedded)
+    async with opened_ledgers(places) as opened:
+        forgetting: Any = Forgetting(opened.metadata, "idle")
+        storage = _Storage(forgetting, opened.client, places.password)
+        topic = await storage.topic("orders")
+        [answer] = await storage.subscriptions(topic, None, 64)
+        assert answer.subscription == "billing"
+        with pytest.raises(CallerError, match="Subscription idle not found"):
+            await storage.subscriptions(topic, "idle", 64)
+
+
+@pytest.mark.parametrize("option", ["--url", "--metadata-url", "--bookies", "--bookkeeper"])
+def test_an_empty_option_is_not_the_default(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--url "$URL"` without the variable must not ask another broker."""
+    monkeypatch.chdir(tmp_path)
+    for command in (["stats", "t"], ["overview"]):
+        assert main([*command, option, ""]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_the_binary_port_is_no_admin_port(
@@ -357,8 +467,6 @@ class Impostor:
     """Answers everything with the same bytes, and closes when so many are `missing`."""
 
     def __init__(self, body: bytes, missing: int = 0) -> None:
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.send_response(200)
