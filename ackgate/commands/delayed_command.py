@@ -18,7 +18,7 @@ from urllib.parse import quote
 from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.admin_client import AdminClient, access_of, parts_of, path_of
 from ackgate.described import count
-from ackgate.errors import ConfigurationError, CorruptRecordError
+from ackgate.errors import AckGateError, ConfigurationError, CorruptRecordError
 
 if TYPE_CHECKING:
     import argparse
@@ -86,32 +86,48 @@ def _cancel(
         by_part.setdefault(part, []).append(text)
     counts: Counter[str] = Counter()
     outcomes: list[dict[str, Any]] = []
-    for part, texts in by_part.items():
-        for some in _in_pieces(texts, POSITIONS_AT_ONCE):
-            for answered in _cancelled(broker, part, some):
-                counts[str(answered.get("outcome"))] += 1
-                if (
-                    is_json
-                    or answered.get("outcome") not in _DONE
-                    or counts.total() <= DONE_LISTED_MAX
-                ):
-                    outcomes.append({"topic": str(part), **answered})
+    try:
+        for part, texts in by_part.items():
+            for some in _in_pieces(texts, POSITIONS_AT_ONCE):
+                for answered in _cancelled(broker, part, some):
+                    counts[str(answered.get("outcome"))] += 1
+                    if (
+                        is_json
+                        or answered.get("outcome") not in _DONE
+                        or counts.total() <= DONE_LISTED_MAX
+                    ):
+                        outcomes.append({"topic": str(part), **answered})
+    except AckGateError:
+        if counts:  # earlier requests were durable
+            _say_outcomes(counts, outcomes, is_partitioned=is_partitioned, is_json=is_json)
+        raise
+    _say_outcomes(counts, outcomes, is_partitioned=is_partitioned, is_json=is_json)
+    return 0 if counts.keys() <= _DONE else 1
+
+
+def _say_outcomes(
+    counts: Counter[str], outcomes: list[dict[str, Any]], *, is_partitioned: bool, is_json: bool
+) -> None:
     if is_json:
         _say(json.dumps({"counts": dict(counts), "outcomes": outcomes}, indent=2))
-    else:
-        for answered in outcomes:
-            _say(_outcome_line(answered, is_partitioned=is_partitioned))
-        summary = ", ".join(f"{many:,} {_WORDS.get(key, key)}" for key, many in counts.items())
-        _say(f"{count(counts.total(), 'message')}: {summary}" if counts else "nothing to cancel")
-    return 0 if counts.keys() <= _DONE else 1
+        return
+    for answered in outcomes:
+        _say(_outcome_line(answered, is_partitioned=is_partitioned))
+    summary = ", ".join(f"{many:,} {_WORDS.get(key, key)}" for key, many in counts.items())
+    _say(f"{count(counts.total(), 'message')}: {summary}" if counts else "nothing to cancel")
 
 
 def _cancelled(broker: AdminClient, part: TopicName, texts: list[str]) -> list[dict[str, Any]]:
     answered = broker.ask("POST", path_of(part), "delayed/cancel", body={"positions": texts})
     outcomes = answered.get("outcomes") if isinstance(answered, dict) else None
-    if not isinstance(outcomes, list) or not all(isinstance(each, dict) for each in outcomes):
+    if not isinstance(outcomes, list) or not all(map(_is_outcome, outcomes)):
         raise CorruptRecordError("the broker's answer has no outcomes")
     return outcomes
+
+
+def _is_outcome(answered: object) -> bool:
+    found = answered.get("subscriptions", {}) if isinstance(answered, dict) else None
+    return isinstance(found, dict) and all(isinstance(each, dict) for each in found.values())
 
 
 def _outcome_line(answered: dict[str, Any], *, is_partitioned: bool) -> str:
@@ -216,12 +232,16 @@ def _clear(broker: AdminClient, name: TopicName, subscription: str | None, *, is
     whose, tail = "every subscription", "delayedBucketSnapshots"
     if subscription is not None:
         whose, tail = subscription, f"subscription/{quote(subscription, safe='')}/{tail}"
-    for part in parts:
-        broker.ask("DELETE", path_of(part), tail)
-        if not is_json:
+    cleared: list[TopicName] = []
+    try:
+        for part in parts:
+            broker.ask("DELETE", path_of(part), tail)
+            cleared.append(part)
+    finally:  # after an error, too
+        if is_json and cleared:
+            _say(json.dumps({"cleared": list(map(str, cleared))}))
+        for part in [] if is_json else cleared:
             _say(f"{part}: the index of {whose} is cleared and is built again by reading")
-    if is_json:
-        _say(json.dumps({"cleared": [str(part) for part in parts]}))
     return 0
 
 
