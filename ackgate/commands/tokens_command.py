@@ -52,14 +52,17 @@ def run_tokens(arguments: argparse.Namespace) -> int:
         case "create-key-pair":
             private, public = new_key_pair(arguments.algorithm)
             _write(arguments.output_private_key, private, _FOR_THE_OWNER)
-            _write(arguments.output_public_key, public, _FOR_ALL)
+            try:
+                _write(arguments.output_public_key, public, _FOR_ALL)
+            except ConfigurationError:
+                arguments.output_private_key.unlink()  # of no use alone, and in the way next time
+                raise
         case "create":
             print(_created(arguments))  # noqa: T201
         case "validate":
             return _validate(arguments)
         case _:
-            header, claims = _parts(_token(arguments))
-            print(json.dumps(header), "---", json.dumps(claims), sep="\n")  # noqa: T201
+            print(*_parts(_token(arguments)), sep="\n---\n")  # noqa: T201
     return 0
 
 
@@ -74,11 +77,16 @@ def _create_secret_key(arguments: argparse.Namespace) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
+    """Make a new file, or none. Raises `ConfigurationError`."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from error
+    try:
         with os.fdopen(number, "wb") as file:
             file.write(content)
     except OSError as error:
+        path.unlink(missing_ok=True)
         raise ConfigurationError(f"{path}: {error.strerror}") from error
 
 
@@ -149,11 +157,11 @@ def _token(arguments: argparse.Namespace) -> str:
     return text.strip()
 
 
-def _parts(token: str) -> tuple[Any, Any]:
-    """Decode header and claims without verifying the signature. Raises `ConfigurationError`."""
+def _parts(token: str) -> tuple[str, str]:
+    """Header and claims as JSON, without verifying the signature. Raises `ConfigurationError`."""
     try:
         header, claims, _ = token.split(".")
         found = [json.loads(base64.urlsafe_b64decode(part + "===")) for part in (header, claims)]
+        return json.dumps(found[0]), json.dumps(found[1])
     except (ValueError, RecursionError):
         raise ConfigurationError("this is no token") from None
-    return found[0], found[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -107,3 +108,40 @@ def test_an_expired_token_is_not_valid(out: pytest.CaptureFixture[str]) -> None:
     tokens("create", "-sk", "my.key", "-s", "app", "-e", "0")
     assert tokens("validate", "-sk", "my.key", out.readouterr().out.strip()) == 1
     assert "expired" in out.readouterr().err
+
+
+def test_a_pair_is_made_whole_or_not_at_all(
+    directory: Path, out: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "public").write_bytes(b"older")
+    pair = ("--output-private-key", "private", "--output-public-key")
+    assert tokens("create-key-pair", *pair, "public") == 2
+    assert "public: File exists" in out.readouterr().err
+    assert tokens("create-key-pair", *pair, "private") == 2
+    assert "private: File exists" in out.readouterr().err
+    assert {path.name for path in directory.iterdir()} == {"public"}
+    assert tokens("create-key-pair", *pair, "other") == 0
+
+
+def test_a_full_disk_leaves_no_half_of_a_key(
+    directory: Path, out: pytest.CaptureFixture[str]
+) -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        code = tokens("create-secret-key", "--output", "my.key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert code == 2
+    assert "my.key: File too large" in out.readouterr().err
+    assert not list(directory.iterdir())
+
+
+@pytest.mark.parametrize("depth", [900, 990, 1_000, 5_000, 100_000])
+def test_claims_of_any_depth(depth: int, out: pytest.CaptureFixture[str]) -> None:
+    part = base64.urlsafe_b64encode(b"[" * depth + b"]" * depth).decode()
+    assert tokens("show", f"{part}.{part}.x") in {0, 2}
+    assert out.readouterr().err in {"", "ackgate: this is no token\n"}
