@@ -180,10 +180,20 @@ def _get(url: str, token: str | None, timeout_seconds: float) -> dict[str, Any]:
     return found
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the host or the port
+        return False
+
+
 def _text(url: str, token: str | None, timeout_seconds: float) -> bytes:
-    if urlsplit(url).scheme not in {"http", "https"}:
+    if not _is_address(url):
         raise CallerError(f"not the address of an admin interface: {url!r}")
     headers = {"Accept": "application/json"}
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise CallerError("this is no token")  # an error of HTTP would show it
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked

@@ -262,6 +262,9 @@ async def test_a_damaged_node_does_not_hide_the_others(
     assert (code, out, err.count("\n")) == (2, "", 1)
     code, out, err = await command(capsys, "stats", TOPIC, "--subscription", "broken", *where)
     assert (code, err.count("\n")) == (2, 1)
+    code, out, err = await command(capsys, "cursors", "--subscription", "broken", *where)
+    assert (code, out) == (2, "")
+    assert f"{TOPIC} broken: " in err
 
 
 async def test_a_ledger_that_is_named_and_gone(
@@ -357,6 +360,19 @@ async def test_wrong_places(
         ["stats", TOPIC, "--metadata", metadata, "--bookkeeper", elsewhere],
         ["stats", TOPIC, "--metadata", metadata, "--admin", "http://127.0.0.1:1"],
         ["stats", "a/b", "--metadata", metadata],
+        ["topics", "--metadata", metadata, "--timeout", "nan"],
+        ["topics", "--metadata", metadata, "--timeout", "-1"],
+        ["topics", "--metadata", metadata, "--timeout", "1e300"],
+        ["ledgers", "--orphans", "--metadata", metadata, "--older-than", "nan"],
+        ["ledgers", "--orphans", "--metadata", metadata, "--older-than", "inf"],
+        ["cursors", "--metadata", metadata, "--subscription", "nowhere"],
+        ["stats", TOPIC, "--metadata", metadata, "--admin", "http://[::1"],
+        ["stats", TOPIC, "--metadata", metadata, "--admin", "http://h:x"],
+        ["stats", "public/../x", "--metadata", metadata],
+        ["stats", "..", "--metadata", metadata],
+        ["topics", "--metadata", metadata, "--namespace", "public/.."],
+        ["topics", "--metadata", metadata, "--namespace", "public//x"],
+        ["stats", "a" * 5_000, "--metadata", metadata],
     ):
         code, out, err = await command(capsys, *words)
         assert (code, out, err.count("\n")) == (2, "", 1), (words, out, err)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
 import time
 from dataclasses import replace
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 _TOPICS_AT_ONCE: Final = 64
 _CURSORS_AT_ONCE: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
+TIMEOUT_SECONDS_MAX: Final = 86_400.0
 
 
 def run_pulsar(arguments: argparse.Namespace) -> int:
@@ -79,6 +81,7 @@ def run_pulsar(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, output: _Output) -> None:
+    _check_times(arguments)
     async with await PulsarCluster.connect_with(
         load_settings(arguments.config, is_serving=False).settings.persistence,
         arguments.metadata,
@@ -96,6 +99,16 @@ async def _run(arguments: argparse.Namespace, output: _Output) -> None:
                 await _ledgers(cluster, arguments, output)
             case _:
                 await _stats(cluster, arguments, output)
+
+
+def _check_times(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigurationError` for times that cannot be meant."""
+    if not 0 < arguments.timeout <= TIMEOUT_SECONDS_MAX:
+        raise ConfigurationError(
+            f"--timeout {arguments.timeout:g}: more than 0, at most {TIMEOUT_SECONDS_MAX:.0f} s"
+        )
+    if arguments.action == "ledgers" and not 0 <= arguments.older_than < math.inf:
+        raise ConfigurationError(f"--older-than {arguments.older_than:g}: from 0 s, and finite")
 
 
 class _Output:
@@ -201,6 +214,7 @@ async def _topics(cluster: PulsarCluster, arguments: argparse.Namespace, output:
 async def _cursors(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
     caps = _caps(arguments, await _broker_keys(cluster, arguments))
     wanted = None if arguments.subscription is None else [arguments.subscription]
+    is_found = arguments.topic is not None or wanted is None
     async for group in _groups(_chosen(cluster, arguments), _CURSORS_AT_ONCE):
         reports = await asyncio.gather(
             *(report_topic(cluster, topic, subscriptions=wanted, caps=caps) for topic in group),
@@ -213,13 +227,17 @@ async def _cursors(cluster: PulsarCluster, arguments: argparse.Namespace, output
             if isinstance(report, BaseException):
                 raise report
             for each in report.subscriptions:
+                is_found = True
                 output.line(cursor_line(each), cursor_json(each))
                 for trouble in each.troubles:
                     output.failed(f"{topic} {each.cursor.subscription}", trouble)
             for name, error in report.failures.items():
-                if arguments.topic is not None or wanted is None:
+                is_elsewhere = wanted is not None and isinstance(error, CallerError)
+                if arguments.topic is not None or not is_elsewhere:
                     output.failed(f"{topic} {name}", error)
         output.seen(len(group), "topics")
+    if not is_found:
+        output.failed(None, f"there is no subscription {arguments.subscription!r}")
 
 
 async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
