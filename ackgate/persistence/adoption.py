@@ -126,7 +126,7 @@ class AdoptionPlan:
 
     ledgers: list[Forgotten] = field(default_factory=list)
     unexplained: list[tuple[int, str]] = field(default_factory=list)
-    """Ledgers that hold entries and are left as they are, and why."""
+    """Ledgers that hold entries, or may, and are left as they are, and why."""
     mark: Mark = field(default_factory=Mark)
     """What the bookies have seen."""
     next_ledger_id: int = 0
@@ -167,6 +167,8 @@ class _Look:
         self._plan = AdoptionPlan()
         self._stored: set[int] = set()
         self._origins: dict[int, tuple[LedgerMetadata, PasswordCheck]] = {}
+        self._elsewhere: dict[int, str] = {}
+        """Ledgers of which nothing is here, but whose bookies are not all here either, and why."""
 
     async def run(self) -> AdoptionPlan:
         await _refuse_running_brokers(self._metadata)
@@ -179,7 +181,7 @@ class _Look:
         await self._look_at_unknown(set(known))
         for ledger_id in known:
             await self._look_at_known(ledger_id)
-        await _look_for_gone(self._metadata, self._plan, self._stored)
+        await _look_for_gone(self._metadata, self._plan, self._stored, self._elsewhere)
         _keep_newest_states(self._plan)
         return self._plan
 
@@ -230,10 +232,20 @@ class _Look:
         except CorruptRecordError as error:
             self._plan.unexplained.append((ledger_id, str(error)))
             return
-        if ledger_id not in self._stored or await _is_named(self._metadata, entry.metadata):
+        if ledger_id not in self._stored:
+            self._note_absent_bookies(entry.metadata)
+            return
+        if await _is_named(self._metadata, entry.metadata):
             return
         if not await is_given_up(self._client, self._metadata, entry.metadata):
             _add(self._plan, entry.metadata, entry.password, is_known=True)
+
+    def _note_absent_bookies(self, about: LedgerMetadata) -> None:
+        here = {bookie.bookie_id for bookie in self._client.bookies}
+        absent = {bookie for each in about.fragments for bookie in each.ensemble} - here
+        if absent:
+            why = f"it may lie on bookies that are not here: {', '.join(sorted(absent))}"
+            self._elsewhere[about.ledger_id] = why
 
 
 def _add(
@@ -269,7 +281,9 @@ async def _is_named(metadata: MetadataStore, about: LedgerMetadata) -> bool:
     return True  # it needs no name
 
 
-async def _look_for_gone(metadata: MetadataStore, plan: AdoptionPlan, stored: set[int]) -> None:
+async def _look_for_gone(
+    metadata: MetadataStore, plan: AdoptionPlan, stored: set[int], elsewhere: Mapping[int, str]
+) -> None:
     """Closed ledgers that topics name, and of which nothing is left anywhere."""
     for path in await _topics(metadata):
         found = await metadata.get(path)
@@ -277,6 +291,9 @@ async def _look_for_gone(metadata: MetadataStore, plan: AdoptionPlan, stored: se
             continue
         for record in decode_topic_node(found.value, path=path).ledgers:
             if not record.entry_count or record.ledger_id in stored:
+                continue
+            if record.ledger_id in elsewhere:
+                plan.unexplained.append((record.ledger_id, elsewhere[record.ledger_id]))
                 continue
             owner = path.removeprefix(MANAGED_LEDGERS).strip("/")
             plan.ledgers.append(
@@ -346,7 +363,7 @@ async def plan_cluster_adoption(
         is_gone = path is not None and await metadata.get(path.decode()) is None
         if is_gone or not await is_given_up(client, metadata, about):
             _add(plan, about, None, is_known=True)
-    await _look_for_gone(metadata, plan, stored)
+    await _look_for_gone(metadata, plan, stored, {})
     _keep_newest_states(plan)
     return plan
 

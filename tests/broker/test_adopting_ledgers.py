@@ -9,14 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
 
 import ackgate
 from ackgate import Position
-from ackgate.commands.cli import main
-from ackgate.errors import ConfigurationError
+from ackgate.broker.cluster import read_partition_count
+from ackgate.broker.wire import TopicName
+from ackgate.commands.cli import command_parser, main
+from ackgate.commands.ledgers.adopt_command import _show_and_apply
+from ackgate.errors import ConfigurationError, MetadataStoreError
+from ackgate.persistence.adoption import plan_adoption
+from ackgate.persistence.offline_storage import opened_storage, places_of
+from ackgate.persistence.ports import MetadataStore
 from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
 from ackgate.testing.zookeeper import ZooKeeperProcess
 
@@ -253,3 +260,80 @@ async def test_an_embedding_host(tmp_path: Path) -> None:
             known += await topic.publish([b"order"])
             assert [p for p in known if not topic.message_ledgers.exists(p)] == []
             assert billing.backlog == len(known)
+
+
+@pytest.mark.slow
+def test_what_may_lie_on_a_bookie_that_is_not_here_stays_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    places = [data / "bookies" / str(number) for number in range(3)]
+    settings = {
+        "bookieDirectories": ",".join(map(str, places)),
+        "managedLedgerMaxEntriesPerLedger": 5,
+        "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    }
+    life = Life(BrokerProcess(data, settings=settings))
+    life.broker.start()
+    life.send(A, 60)
+    life.broker.stop()
+    places[1].rename(tmp_path / "unmounted")
+    assert main(["ledgers", "adopt", "--data-dir", str(data), "--apply"]) == 1
+    planned = capsys.readouterr().out
+    assert "is left as it is: it may lie on bookies that are not here: 1-" in planned
+    assert "taken out of its topic" not in planned
+    (tmp_path / "unmounted").rename(places[1])
+    life.broker.start()
+    life.check()
+    life.broker.stop()
+
+
+class Dying:
+    """A metadata store whose process ends at the given write."""
+
+    def __init__(self, store: MetadataStore, writes: int) -> None:
+        self._store = store
+        self._left = writes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def put(self, path: str, value: bytes, *, expected_version: int | None) -> int:
+        if self._left == 0:
+            raise MetadataStoreError("the process is dead")
+        self._left -= 1
+        return await self._store.put(path, value, expected_version=expected_version)
+
+
+@pytest.mark.slow
+async def test_an_adoption_that_was_interrupted_anywhere_is_done_by_the_next(
+    on_one_machine: tuple[Life, Path], tmp_path: Path
+) -> None:
+    recorded, _ = on_one_machine
+    forgotten = shutil.copytree(recorded.broker.data_directory, tmp_path / "forgotten")
+    remove_metadata(forgotten)
+    words = ["ledgers", "adopt", "--apply", "--data-dir", "."]
+    for writes in range(100):
+        data = shutil.copytree(forgotten, tmp_path / f"after-{writes}")
+        arguments = command_parser().parse_args([*words[:-1], str(data)])
+        places = places_of(arguments, may_be_new=True)
+        is_done = True
+        async with opened_storage(places, is_writing=True) as storage:
+            dying: Any = Dying(storage.metadata, writes)
+            try:
+                await _show_and_apply(
+                    storage._replace(metadata=dying), await plan_adoption(storage), arguments
+                )
+            except MetadataStoreError:
+                is_done = False
+        adopt("--data-dir", data, applies=True)
+        async with opened_storage(places) as storage:
+            assert await read_partition_count(
+                storage.metadata, TopicName.parse(PARTITIONED).partitioned
+            ) == 2, writes
+            assert (await plan_adoption(storage)).is_empty
+        shutil.rmtree(data)
+        if is_done:
+            break
+    else:
+        pytest.fail("it never ends")

@@ -56,20 +56,20 @@ async def _show_and_apply(
     storage: OpenedStorage, plan: AdoptionPlan, arguments: argparse.Namespace
 ) -> int:
     partitions = await _lost_partition_counts(storage.metadata, plan)
-    if arguments.json:
-        print(json.dumps(_plan_json(plan, partitions, is_done=arguments.apply), indent=2))  # noqa: T201
-    else:
-        print("\n".join(_lines(plan, partitions, is_done=arguments.apply)))  # noqa: T201
     if arguments.apply:
-        await carry_out(storage, plan)
+        # Before the ledgers: once these are back, nothing says any more that a count is missing.
         for name, count in partitions.items():
             await storage.metadata.put(
                 partitioned_topic_path(TopicName.parse(name)),
                 encode_partition_count(count),
                 expected_version=None,
             )
-        if not arguments.json:
-            print("done")  # noqa: T201
+        await carry_out(storage, plan)
+    if arguments.json:
+        print(json.dumps(_plan_json(plan, partitions, is_done=arguments.apply), indent=2))  # noqa: T201
+    else:
+        lines = _lines(plan, partitions, is_done=arguments.apply)
+        print("\n".join([*lines, "done"] if arguments.apply else lines))  # noqa: T201
     return 1 if plan.unexplained else 0
 
 
