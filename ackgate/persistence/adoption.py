@@ -166,9 +166,11 @@ class _Look:
         self._catalog = LedgerCatalog(storage.metadata)
         self._plan = AdoptionPlan()
         self._stored: set[int] = set()
+        self._unread: set[int] = set()
+        """Ledgers that have files of which nothing can be read."""
         self._origins: dict[int, tuple[LedgerMetadata, PasswordCheck]] = {}
-        self._elsewhere: dict[int, str] = {}
-        """Ledgers of which nothing is here, but whose bookies are not all here either, and why."""
+        self._not_gone: dict[int, str] = {}
+        """Ledgers of which nothing can be read here, and that may not be gone all the same, and why."""
 
     async def run(self) -> AdoptionPlan:
         await _refuse_running_brokers(self._metadata)
@@ -181,7 +183,7 @@ class _Look:
         await self._look_at_unknown(set(known))
         for ledger_id in known:
             await self._look_at_known(ledger_id)
-        await _look_for_gone(self._metadata, self._plan, self._stored, self._elsewhere)
+        await _look_for_gone(self._metadata, self._plan, self._stored, self._not_gone)
         _keep_newest_states(self._plan)
         return self._plan
 
@@ -191,7 +193,9 @@ class _Look:
         for bookie in self._client.bookies:
             plan.mark = plan.mark.with_(bookie.mark)
             kept = await bookie.ledger_ids() - await bookie.deleted_ledger_ids()
-            self._stored |= {i for i in kept if await bookie.last_entries(i)}
+            readable = {i for i in kept if await bookie.last_entries(i)}
+            self._stored |= readable
+            self._unread |= kept - readable
             clusters.add(await bookie.cluster())
             for origin in await bookie.origins():
                 try:
@@ -233,19 +237,21 @@ class _Look:
             self._plan.unexplained.append((ledger_id, str(error)))
             return
         if ledger_id not in self._stored:
-            self._note_absent_bookies(entry.metadata)
+            self._note_if_not_gone(entry.metadata)
             return
         if await _is_named(self._metadata, entry.metadata):
             return
         if not await is_given_up(self._client, self._metadata, entry.metadata):
             _add(self._plan, entry.metadata, entry.password, is_known=True)
 
-    def _note_absent_bookies(self, about: LedgerMetadata) -> None:
+    def _note_if_not_gone(self, about: LedgerMetadata) -> None:
         here = {bookie.bookie_id for bookie in self._client.bookies}
         absent = {bookie for each in about.fragments for bookie in each.ensemble} - here
-        if absent:
+        if about.ledger_id in self._unread:
+            self._not_gone[about.ledger_id] = "nothing of its files can be read"
+        elif absent:
             why = f"it may lie on bookies that are not here: {', '.join(sorted(absent))}"
-            self._elsewhere[about.ledger_id] = why
+            self._not_gone[about.ledger_id] = why
 
 
 def _add(
@@ -282,7 +288,7 @@ async def _is_named(metadata: MetadataStore, about: LedgerMetadata) -> bool:
 
 
 async def _look_for_gone(
-    metadata: MetadataStore, plan: AdoptionPlan, stored: set[int], elsewhere: Mapping[int, str]
+    metadata: MetadataStore, plan: AdoptionPlan, stored: set[int], not_gone: Mapping[int, str]
 ) -> None:
     """Closed ledgers that topics name, and of which nothing is left anywhere."""
     for path in await _topics(metadata):
@@ -292,8 +298,8 @@ async def _look_for_gone(
         for record in decode_topic_node(found.value, path=path).ledgers:
             if not record.entry_count or record.ledger_id in stored:
                 continue
-            if record.ledger_id in elsewhere:
-                plan.unexplained.append((record.ledger_id, elsewhere[record.ledger_id]))
+            if record.ledger_id in not_gone:
+                plan.unexplained.append((record.ledger_id, not_gone[record.ledger_id]))
                 continue
             owner = path.removeprefix(MANAGED_LEDGERS).strip("/")
             plan.ledgers.append(

@@ -263,7 +263,7 @@ async def test_an_embedding_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_may_lie_on_a_bookie_that_is_not_here_stays_named(
+def test_what_was_not_deleted_but_cannot_be_read_now_stays_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"
@@ -283,6 +283,18 @@ def test_what_may_lie_on_a_bookie_that_is_not_here_stays_named(
     assert "is left as it is: it may lie on bookies that are not here: 1-" in planned
     assert "taken out of its topic" not in planned
     (tmp_path / "unmounted").rename(places[1])
+    # The other way to miss them: their files are here and damaged.
+    for place in places:
+        for file in (place / "ledgers").iterdir():
+            shutil.copy2(file, tmp_path / f"{place.name}-{file.name}")
+            file.write_bytes(bytes(file.stat().st_size))
+    assert main(["ledgers", "adopt", "--data-dir", str(data), "--apply"]) == 1
+    planned = capsys.readouterr().out
+    assert "is left as it is: nothing of its files can be read" in planned
+    assert "taken out of its topic" not in planned
+    for place in places:
+        for file in (place / "ledgers").iterdir():
+            shutil.move(tmp_path / f"{place.name}-{file.name}", file)
     life.broker.start()
     life.check()
     life.broker.stop()
