@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_parsed(arguments: argparse.Namespace) -> int:
     """Run the command that `command_parser` has parsed; returns the exit code."""
     _open_closed_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    # A broker prints one line, and may have been given its standard output after its start.
+    if arguments.command != "broker" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths and names have any characters
     code = 0
     try:

@@ -340,9 +340,12 @@ async def test_an_adoption_that_was_interrupted_anywhere_is_done_by_the_next(
                 is_done = False
         adopt("--data-dir", data, applies=True)
         async with opened_storage(places) as storage:
-            assert await read_partition_count(
-                storage.metadata, TopicName.parse(PARTITIONED).partitioned
-            ) == 2, writes
+            assert (
+                await read_partition_count(
+                    storage.metadata, TopicName.parse(PARTITIONED).partitioned
+                )
+                == 2
+            ), writes
             assert (await plan_adoption(storage)).is_empty
         shutil.rmtree(data)
         if is_done:

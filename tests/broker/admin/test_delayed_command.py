@@ -224,7 +224,7 @@ class _Refusing:
                 self.end_headers()
                 self.wfile.write(answered)
 
-            do_GET = do_POST = do_DELETE = answer
+            do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the name that is looked for
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -283,9 +283,7 @@ def test_an_answer_that_ends_in_the_middle_is_none() -> None:
     assert "ended in the middle" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff", b"[" * 100_000]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff", b"[" * 100_000])
 def test_strange_answers_are_named(body: bytes) -> None:
     with Impostor(body) as url, pytest.raises((CorruptRecordError, CallerError)):
         query_stats("t", url=url)
@@ -297,7 +295,6 @@ def test_strange_answers_are_named(body: bytes) -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "ended in the middle"),
         (b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "answers 404 No"),
         (b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}", "answers 404 No"),
-        (b"HTTP/1.1 307 There\r\nLocation: http://[::1\r\n\r\n", "no answer from"),
         (b"HTTP/1.1 307 There\r\nLocation: http://h:x\r\n\r\n", "answers 307 There"),
         (b"HTTP/1.1 307 There\r\n\r\n", "answers 307 There"),
     ],
