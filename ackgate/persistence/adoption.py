@@ -485,8 +485,7 @@ async def _hold_messages(storage: OpenedStorage, path: str, first: int) -> None:
 async def _name_in_cursor(storage: OpenedStorage, each: Forgotten) -> None:
     def named(value: bytes | None) -> bytes:
         node = decode_cursor_node(value, path=each.path) if value else CursorNode(0, None, None, {})
-        node = replace(
-            node,
+        node = node._replace(
             cursor_ledger_id=max(each.ledger_id, node.cursor_ledger_id or 0),
             owner_epoch=max(node.owner_epoch, each.epoch),
         )

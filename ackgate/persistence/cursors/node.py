@@ -14,8 +14,7 @@ same rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.nodes.fenced_node import FencedNode
@@ -36,8 +35,7 @@ INTERNAL_PREFIX: Final = "#pulsar.internal."
 """Properties of this name are the broker's own: users neither see nor set them. Pulsar's prefix."""
 
 
-@dataclass(frozen=True, slots=True)
-class CursorNode:
+class CursorNode(NamedTuple):
     """The content of a cursor's metadata node."""
 
     owner_epoch: int
@@ -45,7 +43,7 @@ class CursorNode:
     cursor_ledger_id: int | None
     """None: the state below is all there is."""
 
-    state: bytes | None = field(repr=False)
+    state: bytes | None
     """An encoded `SnapshotRecord`; None when not even its mark-delete fitted."""
 
     cursor_properties: Mapping[str, str]
@@ -128,7 +126,7 @@ class OwnedCursorNode:
         self._fenced: FencedNode[CursorNode] = FencedNode(
             metadata,
             path,
-            empty=replace(node, state=None),
+            empty=node._replace(state=None),
             encode=encode,
             decode=decode_cursor_node,
             of="cursor",
@@ -173,15 +171,15 @@ class OwnedCursorNode:
         self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
     ) -> bytes:
         """The value that `put` would write."""
-        node = replace(self._fenced.value, cursor_ledger_id=cursor_ledger_id, state=state)
+        node = self._fenced.value._replace(cursor_ledger_id=cursor_ledger_id, state=state)
         return encode_cursor_node(node, packing)
 
     async def put(self, *, cursor_ledger_id: int | None, state: bytes | None) -> int:
         """Write a ledger id and a state, which is not kept in memory. Returns the node's bytes."""
         size = await self._fenced.change(
-            lambda node: replace(node, cursor_ledger_id=cursor_ledger_id, state=state)
+            lambda node: node._replace(cursor_ledger_id=cursor_ledger_id, state=state)
         )
-        self._fenced.value = replace(self._fenced.value, state=None)
+        self._fenced.value = self._fenced.value._replace(state=None)
         return size
 
     async def change_properties(
@@ -192,8 +190,7 @@ class OwnedCursorNode:
         """Replace the properties; ledger and state stay as they are stored."""
 
         def changed(found: CursorNode) -> CursorNode:
-            node = replace(
-                found,
+            node = found._replace(
                 owner_epoch=self.owner_epoch,
                 cursor_properties=dict(change(self.cursor_properties)),
             )
@@ -201,7 +198,7 @@ class OwnedCursorNode:
             return node
 
         node = await self._fenced.change_stored(changed)
-        self._fenced.value = replace(self._fenced.value, cursor_properties=node.cursor_properties)
+        self._fenced.value = self._fenced.value._replace(cursor_properties=node.cursor_properties)
 
     async def check_owner(self) -> None:
         """Raise `OwnershipError` if a later owner has written the node; for a ledger that was fenced."""
@@ -222,8 +219,7 @@ def _adopted(found: CursorNode, ours: CursorNode) -> CursorNode:
     The ledger is `found`'s. So are the properties, but only if the write was ours.
     """
     is_ours = found.owner_epoch == ours.owner_epoch
-    return replace(
-        ours,
+    return ours._replace(
         cursor_ledger_id=found.cursor_ledger_id,
         cursor_properties=found.cursor_properties if is_ours else ours.cursor_properties,
     )

@@ -17,7 +17,7 @@ node has already: a put of ours may be on its way from an earlier opening that f
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -151,7 +151,7 @@ class CursorOpening:
         nacks = unacked_nacks(
             existing_nacks(stored_nacks, self.ledgers), fitted.mark_delete, fitted.acked
         )
-        node = replace(node, owner_epoch=self.owner_epoch)
+        node = node._replace(owner_epoch=self.owner_epoch)
         version = await self._put(node, expected_version=version)
         report = RecoveryReport(
             source=stored.source,

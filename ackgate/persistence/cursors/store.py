@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeAlias
 
@@ -451,7 +450,7 @@ class CursorStore:
         self._check_running()
 
         def check_room(node: CursorNode) -> None:
-            taken = len(encode_cursor_node(replace(node, state=None), packing(self._settings)))
+            taken = len(encode_cursor_node(node._replace(state=None), packing(self._settings)))
             if bytes_max is not None and taken > bytes_max:
                 raise NodeTooLargeError(
                     f"the properties would take {taken} bytes of the node, and may take {bytes_max}"

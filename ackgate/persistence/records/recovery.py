@@ -477,8 +477,8 @@ def recover(tail: ScannedTail | None, node: SnapshotRecord | None) -> Recovered:
     `tail` None: the node names no ledger, or the ledger cannot be opened.
     """
     if tail is None:
-        fold = fold_records((), node)
-        return Recovered(fold.state(), fold.is_from_node, Missing())
+        state = None if node is None else StoredState(node, 1)
+        return Recovered(state, node is not None, Missing())
     fold = fold_records(tail.records, node)
     missing = Missing(
         gaps=tuple(fold.gaps),

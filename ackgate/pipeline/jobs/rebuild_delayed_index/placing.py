@@ -162,9 +162,9 @@ class Placing:
         # A missing node is created almost empty (`_unowned`).
         node = self._stock[target.number].node or CursorNode(0, None, None, {})
         settings = self._storage.places.settings
-        changed = replace(node, cursor_properties=_with_buckets(node.cursor_properties, buckets))
+        changed = node._replace(cursor_properties=_with_buckets(node.cursor_properties, buckets))
         most = self._storage.metadata.node_bytes_max
-        taken = len(encode_cursor_node(replace(changed, state=None), packing(settings)))
+        taken = len(encode_cursor_node(changed._replace(state=None), packing(settings)))
         whole = len(encode_cursor_node(changed, packing(settings)))
         if taken > int(INTERNAL_SHARE * most) or whole > most:
             raise ConfigurationError(
@@ -235,7 +235,7 @@ class Placing:
         metadata = self._storage.metadata
         properties = _with_buckets(node.cursor_properties, buckets)
         value = encode_cursor_node(
-            replace(node, cursor_properties=properties), packing(self._storage.places.settings)
+            node._replace(cursor_properties=properties), packing(self._storage.places.settings)
         )
 
         async def attempt(is_doubtful: bool) -> bool:  # noqa: FBT001

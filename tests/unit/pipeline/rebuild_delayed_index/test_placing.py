@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,7 +228,7 @@ def test_ledgers_that_the_node_names_stay_when_its_put_was_not_answered(places, 
             node = decode_cursor_node(found.value, path=path)
             properties = {**node.cursor_properties, "another": "property"}
             changed = encode_cursor_node(
-                replace(node, cursor_properties=properties), packing(places.settings)
+                node._replace(cursor_properties=properties), packing(places.settings)
             )
             await metadata.put(path, changed, expected_version=None)
 
