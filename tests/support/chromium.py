@@ -205,3 +205,13 @@ class Chromium:
         """What is to be seen now, as a PNG file."""
         shot = self.command("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(shot["data"]))
+
+
+READY: Final = "document.querySelector('main').dataset.ready"
+"""In our page: when the broker took what the view shows; undefined before that."""
+
+
+def click(browser: Chromium, selector: str) -> None:
+    """Click on the first such element, once it is there."""
+    browser.until(f"document.querySelector({json.dumps(selector)})")
+    browser.ask(f"document.querySelector({json.dumps(selector)}).click()")

@@ -1,7 +1,7 @@
 // What an operator may do to a subscription: each action is one request of the admin interface, and
 // happens only after a dialog that says what it does. What cannot be undone wants the name typed.
 
-import { ask, topicPath } from "./api.js";
+import { Unanswered, ask, topicPath } from "./api.js";
 import { el } from "./dom.js";
 
 const ADMIN = "admin/v2/persistent";
@@ -86,16 +86,18 @@ function confirm(action, path, name, say) {
     [key, el("input", { name: key, type, value, required: true, "aria-label": label }), label]);
   const typed = el("input", { type: "text", autocomplete: "off", name: "typed", "aria-label": "Name of the subscription", required: true });
   const wrong = el("p", { class: "bad", role: "alert" });
+  const waiting = el("p", { class: "dim", role: "status" });
+  const act = el("button", { class: "main", name: "do" }, action.title);
   const dialog = el("dialog", { class: "confirm" });
   const form = el("form", {},
     el("h2", {}, action.title),
     el("p", {}, action.text(`“${name}”`)),
     inputs.map(([, input, label]) => el("label", {}, label, input)),
     action.isFinal ? el("label", {}, `This cannot be undone. Type ${name} to confirm:`, typed) : null,
-    wrong,
+    wrong, waiting,
     el("div", { class: "buttons" },
       el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-      el("button", { class: "main", name: "do" }, action.title)));
+      act));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     wrong.textContent = "";
@@ -103,13 +105,20 @@ function confirm(action, path, name, say) {
       wrong.textContent = "the name is another one";
       return;
     }
+    act.disabled = true;
     try {
       const [method, where, body] = action.request(path, Object.fromEntries(inputs.map(([key, input]) => [key, input.value])));
+      waiting.textContent = "The broker is asked…";
       await ask(where, method, body);
       dialog.close();
       say(`${action.title}: done`, "good");
     } catch (error) {
-      wrong.textContent = error.message;
+      const why = error instanceof Unanswered ? `${error.message}; it may be done or not: look before you repeat it` : error.message;
+      if (dialog.open) wrong.textContent = why;
+      else say(`${action.title}: ${why}`);
+    } finally {
+      act.disabled = false;
+      waiting.textContent = "";
     }
   });
   dialog.append(form);

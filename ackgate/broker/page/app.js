@@ -3,7 +3,7 @@
 // A view is `#/NAME?key=value`: copying the address copies the view. A view is a function of its
 // parameters; it returns how to leave it.
 
-import { el } from "./dom.js";
+import { el, moment } from "./dom.js";
 import { broker, storage } from "./broker.js";
 import { message } from "./message.js";
 import { overview } from "./overview.js";
@@ -30,6 +30,8 @@ function route() {
   const name = VIEWS[path] ? path : "subscriptions";
   leave();
   say("");
+  heardMs = null;
+  state("");
   const main = document.getElementById("view");
   main.replaceChildren();
   for (const link of document.querySelectorAll("#nav a")) {
@@ -41,10 +43,32 @@ function route() {
   leave = VIEWS[name].show(main, parameters, tools) ?? (() => {});
 }
 
-function state(kind, why) {
-  const live = document.getElementById("live");
-  live.className = kind;
-  live.textContent = kind === "live" ? "live" : kind === "lost" ? `not connected: ${why}` : "";
+let heardMs = null;
+
+// Live, lost (then the reason, and of when the figures are that are still shown), or neither.
+function state(kind, why = "") {
+  const live = document.getElementById("live"), lost = document.getElementById("lost");
+  if (kind === "live") {
+    heardMs = Date.now();
+    if (live.className === "lost") say("");
+  }
+  if (live.className !== kind) {
+    live.className = kind;
+    live.textContent = kind === "lost" ? "not live" : kind;
+  }
+  document.getElementById("view").toggleAttribute("data-old", kind === "lost");
+  const text = kind !== "lost" ? "" : heardMs === null ? `Nothing to show yet: ${why}`
+    : `The figures below are of ${moment(heardMs)}: ${why}`;
+  if (lost.dataset.text === text) return; // read aloud once
+  if (!lost.dataset.text) lost.classList.toggle("over", scrollY > 0); // what is being read stays in its place
+  lost.dataset.text = text;
+  lost.replaceChildren(text, ...wayTo(why));
+}
+
+// A link to the broker that serves what is asked for, if that is the reason.
+function wayTo(why) {
+  const owner = /^broker (https?:\/\/[^\s/]+) serves this topic$/.exec(why);
+  return owner ? [" ", el("a", { href: `${owner[1]}/${location.hash}` }, "Go there")] : [];
 }
 
 let silence;
@@ -53,9 +77,7 @@ function say(text, kind = "bad") {
   const said = document.getElementById("said");
   clearTimeout(silence);
   said.className = text ? kind : "";
-  said.textContent = text;
-  const owner = /^broker (https?:\/\/[^\s/]+) serves this topic$/.exec(text);
-  if (owner) said.append(" ", el("a", { href: `${owner[1]}/${location.hash}` }, "Go there"));
+  said.replaceChildren(text, ...wayTo(text));
   if (kind === "good") silence = setTimeout(() => say(""), 6000);
 }
 
@@ -93,5 +115,6 @@ document.addEventListener("keydown", (event) => {
     field.focus();
   }
 });
+window.addEventListener("scroll", () => { if (scrollY === 0) document.getElementById("lost").classList.remove("over"); });
 window.addEventListener("hashchange", route);
 route();

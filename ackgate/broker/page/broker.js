@@ -1,32 +1,18 @@
 // Storage, and the broker with its cluster: two views that are asked for again every few seconds.
 
-import { ask, topicPath } from "./api.js";
+import { Unanswered, ask, repeat, topicPath } from "./api.js";
 import { ago, bytes, card, count, el, facts, fill, span, table, wide } from "./dom.js";
-
-const EVERY_MS = 5000;
 
 function milliseconds(number) {
   return number === null ? "–" : `${number.toFixed(1)} ms`;
 }
 
-function again(main, take, { say, state }) {
-  let timer, isLeft = false;
-  async function once() {
-    try {
-      await take(() => isLeft);
-      if (isLeft) return;
-      state("live", "");
-      say("");
-      main.dataset.ready = String(Date.now());
-    } catch (error) {
-      if (isLeft) return;
-      state("lost", error.message);
-      say(error.message);
-    }
-    timer = setTimeout(once, EVERY_MS);
-  }
-  once();
-  return () => { isLeft = true; clearTimeout(timer); delete main.dataset.ready; };
+function again(main, take, { state }) {
+  const stop = repeat(async (isLeft) => {
+    await take(isLeft);
+    if (!isLeft()) main.dataset.ready = String(Date.now());
+  }, state);
+  return () => { stop(); delete main.dataset.ready; };
 }
 
 const LEDGERS_SHOWN = 100, CURSORS_SHOWN = 200;
@@ -95,7 +81,10 @@ export function storage(main, given, tools) {
       if (full && error.status === 403) return null;
       throw error;
     });
-    const ledgers = full ? await ask(`ackgate/ledgers/${topicPath(full)}`).catch((error) => ({ why: error.message, topics: [] })) : null;
+    const ledgers = full ? await ask(`ackgate/ledgers/${topicPath(full)}`).catch((error) => {
+      if (error instanceof Unanswered) throw error;
+      return { why: error.message, topics: [] };
+    }) : null;
     if (isLeft()) return;
     fill(shown,
       ledgers?.why ? card(`Ledgers of ${full}`, el("p", { class: "bad" }, ledgers.why)) : null,
@@ -111,12 +100,12 @@ export function broker(main, given, tools) {
   let last = null;
   search.addEventListener("input", () => {
     tools.note("broker", { text: search.value });
-    if (last) show(last);
+    if (last) show(...last);
   });
 
-  function show(seen) {
-    last = seen;
-    const text = search.value.toLowerCase(), now = Date.now();
+  function show(seen, now) {
+    last = [seen, now];
+    const text = search.value.toLowerCase();
     const settings = Object.entries(seen.settings).filter(([key]) => key.toLowerCase().includes(text));
     const without = Object.entries(seen.withoutEffect).filter(([key]) => key.toLowerCase().includes(text));
     const inForce = wide(card("Settings in force", el("div", { class: "tall" }, table(["key", "value"], settings.map(([key, value]) => [
@@ -134,6 +123,6 @@ export function broker(main, given, tools) {
 
   return again(main, async (isLeft) => {
     const seen = await ask("ackgate/broker");
-    if (!isLeft()) show(seen);
+    if (!isLeft()) show(seen, Date.now());
   }, tools);
 }

@@ -40,10 +40,11 @@ function drawCells(drawn, cells) {
 }
 
 export function holes(topic, name, start, onWindow) {
-  let picture = null, shownWindow = start, holders = [];
+  let picture = null, shownWindow = start, seen = null, holders = [];
   const strips = el("div", { class: "strips" });
+  const wrong = el("p", { class: "bad", role: "alert" });
   const detail = el("div", { class: "window" });
-  const box = el("div", {}, legend(), strips, detail);
+  const box = el("div", {}, legend(), strips, wrong, detail);
 
   function legend() {
     return el("p", { class: "legend" },
@@ -57,7 +58,9 @@ export function holes(topic, name, start, onWindow) {
     const wanted = picture.ledgers.map((ledger) => String(ledger.ledgerId)).join();
     if (strips.dataset.ledgers !== wanted) {
       strips.dataset.ledgers = wanted;
+      const focused = document.activeElement?.closest(".strip")?.dataset.ledger;
       strips.replaceChildren(...picture.ledgers.map(strip));
+      strips.querySelector(`[data-ledger="${focused}"] canvas`)?.focus({ preventScroll: true });
       if (picture.ledgersOmitted) strips.append(el("p", { class: "dim" }, `and ${count(picture.ledgersOmitted)} later ledgers`));
     }
     draw();
@@ -83,7 +86,7 @@ export function holes(topic, name, start, onWindow) {
     drawn.addEventListener("keydown", (event) => {
       if (event.key === "Enter") around(ledger.ledgerId, 0, entries());
     });
-    return el("div", { class: "strip" },
+    return el("div", { class: "strip", "data-ledger": ledger.ledgerId },
       el("span", { class: "id" }, `ledger ${ledger.ledgerId}`), drawn, el("span", { class: "figures dim" }));
   }
 
@@ -110,14 +113,32 @@ export function holes(topic, name, start, onWindow) {
 
   async function refresh() {
     const asked = shownWindow, { ledger, from, to } = asked;
-    let seen;
     try {
-      seen = await ask(`${subscriptionPath(topic, name)}/holes/${ledger}?from=${from}&to=${to}&cells=512`);
+      const answer = await ask(`${subscriptionPath(topic, name)}/holes/${ledger}?from=${from}&to=${to}&cells=512`);
+      if (shownWindow !== asked) return; // moved or closed meanwhile
+      seen = answer;
     } catch (error) {
-      if (shownWindow === asked) detail.replaceChildren(el("p", { class: "bad" }, error.message));
+      if (shownWindow === asked) fail(`Entries ${count(from)} to ${count(to - 1)} of ledger ${ledger}: ${error.message}`);
       return;
     }
-    if (shownWindow !== asked) return; // moved or closed meanwhile
+    fail("");
+    drawWindow();
+  }
+
+  // The entries that were shown before stay, visibly old.
+  function fail(why) {
+    detail.toggleAttribute("data-old", why !== "");
+    if (wrong.dataset.why === why) return;
+    wrong.dataset.why = why;
+    wrong.replaceChildren(...(why ? [why, " ", button("×", "Close", close)] : []));
+  }
+
+  function button(text, title, act) {
+    return el("button", { type: "button", title, "aria-label": title, onclick: act }, text);
+  }
+
+  function drawWindow() {
+    const { ledgerId: ledger, start: from } = seen;
     holders = [...new Set((seen.runs ?? []).map((run) => run.holder).filter((holder) => holder !== null))];
     const drawn = canvas(44, `entries ${seen.start} to ${seen.stop - 1} of ledger ${ledger}`);
     const width = seen.stop - seen.start, all = seen.ledgerEntries;
@@ -130,7 +151,6 @@ export function holes(topic, name, start, onWindow) {
       const first = Math.max(0, Math.min(Math.round(middle - next / 2), all - Math.round(next)));
       look(ledger, first, first + Math.round(next));
     };
-    const button = (text, title, act) => el("button", { type: "button", title, "aria-label": title, onclick: act }, text);
     drawn.addEventListener("keydown", (event) => {
       const act = { ArrowLeft: () => move(-0.5), ArrowRight: () => move(0.5), "+": () => zoom(0.5), "-": () => zoom(2), Escape: close }[event.key];
       if (act) { event.preventDefault(); act(); }
@@ -195,12 +215,16 @@ export function holes(topic, name, start, onWindow) {
   }
 
   function close() {
-    shownWindow = null;
+    shownWindow = seen = null;
     onWindow(null);
+    fail("");
     detail.replaceChildren();
   }
 
-  const redraw = () => picture && show(picture);
+  const redraw = () => {
+    if (picture) draw();
+    if (seen) drawWindow();
+  };
   window.addEventListener("resize", redraw);
   document.addEventListener("themed", redraw);
   return {

@@ -1,6 +1,6 @@
 // One entry of a topic: its messages with key, properties and payload, and where it is for each subscription.
 
-import { ask, topicPath } from "./api.js";
+import { Refused, ask, repeat, topicPath } from "./api.js";
 import { STATES_OF_ENTRIES, bytes, card, count, el, facts, moment, table } from "./dom.js";
 
 export function message(main, given, { address, say, state }) {
@@ -13,13 +13,25 @@ export function message(main, given, { address, say, state }) {
     location.hash = address("message", { topic: topic.value.trim(), at: at.value.trim() });
   });
   main.append(form, shown);
-  state("", "");
-  let isLeft = false;
+  let stop = () => {};
   if (given.topic && given.at) {
     const [ledger, entry] = given.at.split(":");
     const full = given.topic.includes("/") ? given.topic : `public/default/${given.topic}`;
-    ask(`ackgate/messages/${topicPath(full)}/${encodeURIComponent(ledger)}/${encodeURIComponent(entry ?? "")}`)
-      .then((seen) => { if (!isLeft) show(seen, full); }, (error) => say(error.message));
+    const path = `ackgate/messages/${topicPath(full)}/${encodeURIComponent(ledger)}/${encodeURIComponent(entry ?? "")}`;
+    stop = repeat(async (isLeft) => {
+      let seen = null, why = "";
+      try {
+        seen = await ask(path);
+      } catch (error) {
+        if (!(error instanceof Refused) || error.status >= 500) throw error;
+        why = error.message;
+      }
+      if (isLeft()) return;
+      stop();
+      state("");
+      if (seen) show(seen, full);
+      else say(why);
+    }, state);
   }
 
   function show(seen, full) {
@@ -36,7 +48,7 @@ export function message(main, given, { address, say, state }) {
           seen.deliverAtMs ? ["deliver at", moment(seen.deliverAtMs)] : null,
           seen.chunk ? ["chunk", `${seen.chunk[0] + 1} of ${seen.chunk[1]}`] : null,
           seen.encryptionKeys.length ? ["encrypted for", seen.encryptionKeys.join(", ")] : null)),
-        card("Where it is", el("div", { class: "tall" }, table(["subscription", "state"], places.map(([name, where]) => [
+        card(`Where it was at ${moment(Date.now())}`, el("div", { class: "tall" }, table(["subscription", "state"], places.map(([name, where]) => [
           el("a", { href: address("subscription", { topic: full, name }) }, name),
           where.holder === null ? STATES_OF_ENTRIES[where.state] : `with consumer ${where.holder}`,
         ]), "the topic has no subscription")),
@@ -57,5 +69,5 @@ export function message(main, given, { address, say, state }) {
       payload?.isCut ? el("p", { class: "dim" }, "the beginning of it") : null);
   }
 
-  return () => { isLeft = true; delete main.dataset.ready; };
+  return () => { stop(); delete main.dataset.ready; };
 }

@@ -7,12 +7,15 @@ import { STATES, badge, count, el, span, sparkline, typeOf } from "./dom.js";
 Tabulator.registerModule([FormatModule, ResizeTableModule, ResponsiveLayoutModule]);
 
 const ROWS = 50;
+
+// So long a broker that was away may take to load its topics, which clients make it do.
+const LOADING_MS = 30000;
 const DEFAULTS = { text: "", state: "", order: "worst", reversed: "", offset: "0" };
 const ASCENDING = ["topic", "subscription", "shuts-in"];
 
 export function overview(main, given, { address, note, say, state }) {
   const asked = { ...DEFAULTS, ...Object.fromEntries(Object.entries(given).filter(([key]) => key in DEFAULTS)) };
-  let shown = [];
+  let shown = [], gone = null, before = null;
   let stop = () => {};
 
   const search = el("input", {
@@ -119,7 +122,8 @@ export function overview(main, given, { address, note, say, state }) {
       key: `${row.topic}\n${row.subscription}`, drawn: drawn(row, view.takenMs), takenMs: view.takenMs, row,
     }));
     placeholder.textContent = view.total ? "no subscription matches" : "no loaded topic has a subscription yet";
-    const focused = document.activeElement?.closest("#rows a")?.getAttribute("href");
+    const active = document.activeElement;
+    const focused = active === document.body ? gone : active?.closest("#rows a")?.getAttribute("href");
     const isSame = data.length === shown.length && data.every(({ key }, place) => key === shown[place].key);
     if (!isSame) await rows.replaceData(data);
     else {
@@ -131,7 +135,10 @@ export function overview(main, given, { address, note, say, state }) {
       }
     }
     shown = data;
-    if (focused) [...holder.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+    if (!focused) return;
+    const link = [...holder.querySelectorAll("a")].find((each) => each.getAttribute("href") === focused);
+    if (link && link !== document.activeElement) link.focus({ preventScroll: true });
+    gone = link ? null : focused; // until it is there again: a broker that starts has not loaded every topic
   }
 
   async function show(view) {
@@ -140,6 +147,10 @@ export function overview(main, given, { address, note, say, state }) {
       return;
     }
     await showRows(view);
+    if (before && (shown.length >= before.rows || Date.now() - before.lostMs > LOADING_MS)) {
+      before = null;
+      holder.style.minHeight = "";
+    }
     for (const button of states) button.textContent = `${count(view.severities[button.dataset.state])} ${STATES[button.dataset.state]}`;
     const first = view.matching ? view.offset + 1 : 0;
     summary.textContent = `${count(first)} to ${count(view.offset + view.rows.length)} of ${count(view.matching)}`
@@ -152,8 +163,16 @@ export function overview(main, given, { address, note, say, state }) {
     main.dataset.ready = String(view.takenMs);
   }
 
+  // The list becomes short before it is whole again; what the reader has scrolled to stays where it is.
+  function keepPlace() {
+    before = { rows: before?.rows ?? shown.length, lostMs: Date.now() };
+    holder.style.minHeight = `${holder.offsetHeight}px`;
+  }
+
   function change(changed) {
     Object.assign(asked, changed);
+    before = null;
+    holder.style.minHeight = "";
     note("subscriptions", Object.fromEntries(Object.entries(asked).filter(([key, value]) => value !== DEFAULTS[key])));
     listen();
   }
@@ -172,8 +191,8 @@ export function overview(main, given, { address, note, say, state }) {
     const query = new URLSearchParams({ ...asked, reversed: asked.reversed || "false", rows: String(ROWS) });
     if (!asked.state) query.delete("state");
     stop = follow(`ackgate/overview/events?${query}`, (view) => show(view).catch(reportError), (kind, why) => {
+      if (kind === "lost") keepPlace();
       state(kind, why);
-      if (kind === "lost") say(why);
     });
   }
 

@@ -133,7 +133,10 @@ export function subscription(main, given, { address, note, say, state }) {
     }
     const data = [points.map(([at]) => at / 1000), points.map(([, value]) => value), points.map(() => row.rangesMax)];
     if (plot !== null) {
-      plot.setData(data);
+      const [times] = plot.data, { min, max } = plot.scales.x;
+      const isZoomed = min > times[0] || max < times[times.length - 1];
+      plot.setData(data, !isZoomed);
+      if (isZoomed) plot.setScale("x", { min, max });
       return;
     }
     chart.replaceChildren();
@@ -150,6 +153,7 @@ export function subscription(main, given, { address, note, say, state }) {
   // On demand: the broker reads some of the delayed messages for it.
   async function dueTimes() {
     sampled = await ask(`${subscriptionPath(topic, name)}/dueTimes`);
+    say("");
     drawDue();
   }
 
@@ -186,10 +190,7 @@ export function subscription(main, given, { address, note, say, state }) {
 
   document.addEventListener("themed", redraw);
   window.addEventListener("resize", resize);
-  const stop = follow(`${subscriptionPath(topic, name)}/events?cells=256`, (view) => { say(""); show(view); }, (kind, why) => {
-    state(kind, why);
-    if (kind === "lost") say(why);
-  });
+  const stop = follow(`${subscriptionPath(topic, name)}/events?cells=256`, show, state);
   return () => {
     stop();
     picture.end();

@@ -1,4 +1,4 @@
-"""A broker in this process, on a loop in a thread of its own, so that tests can look inside it."""
+"""A broker in this process, on a loop in a thread of its own, so that tests can look inside it; a browser."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 from ackgate.broker.server import BrokerServer
 from ackgate.config.load import load_settings
 from tests.broker.admin.scenario import Answer, Ask, ask
+from tests.support import chromium
+from tests.support.chromium import Chromium
 
 T = TypeVar("T")
 
@@ -104,3 +106,13 @@ def pulsar_client(broker: InProcessBroker) -> Iterator[pulsar.Client]:
     )
     yield client
     client.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """One for the module; what it logs as errors is for the tests to look at."""
+    if why := chromium.missing():
+        pytest.skip(why)
+    with Chromium(tmp_path_factory.mktemp("chromium") / "profile") as browser:
+        browser.size(1280, 900)
+        yield browser

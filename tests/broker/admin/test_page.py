@@ -8,9 +8,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,14 +21,14 @@ import pulsar
 import pytest
 
 from ackgate.broker.admin.app import STREAMS_MAX, STREAMS_PER_CLIENT_MAX
+from ackgate.broker.admin.page import overview
 from ackgate.broker.wire import NotOwnedError
 from ackgate.network import Urls
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.security.secured import TOKENS_ON, token
 from tests.broker.target import eventually
-from tests.support import chromium
-from tests.support.chromium import Chromium
+from tests.support.chromium import READY, Chromium, click
 
 TOPIC = "persistent://public/default/orders"
 MARKUP = "<img src=x onerror=\"console.error('ran')\">"
@@ -463,16 +465,26 @@ def test_a_topic_of_another_broker_names_that_one(
         )
 
 
+def test_a_broker_that_is_frozen_is_named_and_holds_nobody_up(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "PEER_SECONDS_MAX", 1.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts nothing
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with beside(broker, record_of(url)):
+            seen = broker.get("/ackgate/overview")
+            assert seen["missing"] == [f"broker {url} has not answered for 2 s"]
+            assert seen["total"] == 3
+            stream, answer = opened(broker, "127.0.0.63")
+            try:
+                lines = [answer.readline() for _ in range(7)]
+            finally:
+                closed([stream])
+            # A client that hears nothing for a while takes the broker for dead.
+            assert lines[3:] == [b": not ready\n", b"\n"] * 2
+
+
 # ---- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    if why := chromium.missing():
-        pytest.skip(why)
-    with Chromium(tmp_path_factory.mktemp("chromium") / "profile") as browser:
-        browser.size(1280, 900)
-        yield browser
 
 
 @pytest.fixture(autouse=True)
@@ -482,14 +494,6 @@ def _no_errors(request: pytest.FixtureRequest) -> Iterator[None]:
         browser: Chromium = request.getfixturevalue("browser")
         errors, browser.errors = browser.errors, []
         assert errors == []
-
-
-READY = "document.querySelector('main').dataset.ready"
-
-
-def click(browser: Chromium, selector: str) -> None:
-    browser.until(f"document.querySelector({json.dumps(selector)})")
-    browser.ask(f"document.querySelector({json.dumps(selector)}).click()")
 
 
 def test_the_overview_answers_at_a_glance(broker: InProcessBroker, browser: Chromium) -> None:
@@ -717,6 +721,93 @@ def test_every_view_shows_itself(broker: InProcessBroker, browser: Chromium) -> 
     )
     browser.until("document.querySelector('.uplot')")
     browser.until("document.body.innerText.includes('5 of 5 delayed entries')")
+
+
+def test_a_topic_that_moves_to_another_broker_leads_there(
+    broker: InProcessBroker, browser: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elsewhere(name: object, **_: object) -> None:
+        raise NotOwnedError(name, Urls("http://other:8080"), is_owner=True)
+
+    line = "document.querySelector('#lost').textContent"
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/subscription?topic={TOPIC}&name=billing")
+    browser.until(READY)
+    with monkeypatch.context() as moved:
+        moved.setattr(broker.server.ownership, "require", elsewhere)
+        browser.until(f"{line}.endsWith('broker http://other:8080 serves this topic Go there')")
+        assert browser.ask("document.querySelector('#lost a').href").startswith(
+            f"http://other:8080/#/subscription?topic={TOPIC}"
+        )
+        click(browser, "[aria-label=Actions] button")
+        browser.until("document.querySelector('dialog [name=typed]')")
+        browser.ask("document.querySelector('dialog [name=typed]').value = 'billing'")
+        click(browser, "dialog [name=do]")
+        wrong = browser.until("document.querySelector('dialog .bad').textContent")
+        assert wrong == "another broker serves this topic now"
+        click(browser, "dialog button[type=button]")
+    browser.until("document.querySelector('#live').className === 'live'")
+    assert browser.ask(line) == ""
+    browser.errors = [error for error in browser.errors if "421" not in error]
+
+
+def test_streams_that_end_at_once_are_not_asked_for_in_a_storm(
+    broker: InProcessBroker, browser: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "STREAM_SECONDS_MAX", 0.0)
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/subscriptions")
+    streams = "performance.getEntriesByType('resource').filter(e => e.name.includes('/events'))"
+    starts = browser.until(f"(s => s.length >= 3 && s.map(e => e.startTime))({streams})")
+    assert min(b - a for a, b in pairwise(starts)) > 900
+    browser.open("about:blank")
+
+
+def test_updates_leave_the_zoom_of_the_chart(
+    broker: InProcessBroker, browser: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hour(_: object) -> tuple[tuple[int, int], ...]:
+        now_ms = broker.server.services.clock_ms()
+        return tuple((now_ms - 10_000 * back, 20) for back in range(360, 0, -1))
+
+    monkeypatch.setattr(broker.server.sampler, "ranges_history", hour)
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/subscription?topic={TOPIC}&name=billing")
+    browser.until(READY)
+    over = "document.querySelector('.chart .u-over')"
+    browser.until(over)
+    browser.ask(f"{over}.scrollIntoView({{block: 'center'}})")
+    left, middle, width = browser.ask(
+        f"(r => [r.left, r.top + r.height / 2, r.width])({over}.getBoundingClientRect())"
+    )
+
+    def mouse(kind: str, share: float) -> None:
+        browser.command(
+            "Input.dispatchMouseEvent",
+            type=kind,
+            x=left + width * share,
+            y=middle,
+            button="none" if kind == "mouseMoved" else "left",
+            clickCount=0 if kind == "mouseMoved" else 1,
+        )
+
+    def first_minute() -> float:
+        """Minutes before now of what stands at the left end of the chart."""
+        mouse("mouseMoved", 0.5)
+        mouse("mouseMoved", 0.002)
+        text = browser.until(
+            "(t => t.includes('Z') && t)(document.querySelector('.chart .u-legend .u-value').textContent)"
+        )
+        return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds() / 60
+
+    assert first_minute() > 55
+    mouse("mouseMoved", 0.5)
+    mouse("mousePressed", 0.5)
+    mouse("mouseMoved", 0.8)
+    mouse("mouseReleased", 0.8)
+    assert 25 < first_minute() < 35
+    again(browser)
+    assert 25 < first_minute() < 35
 
 
 def test_a_broker_that_asks_who_you_are_is_told_by_a_token(

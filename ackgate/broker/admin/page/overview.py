@@ -50,6 +50,9 @@ TEXT_CHARACTERS_MAX: Final = 256
 MERGED_ROWS_MAX: Final = 1_000
 """Rows that a broker may ask another broker for, to merge those of all brokers."""
 
+PEER_SECONDS_MAX: Final = 4.0
+"""How long the rows of another broker are waited for; then it is named as missing."""
+
 CELLS_DEFAULT: Final = 128
 EVERY_MS_DEFAULT: Final = 2_000
 EVERY_MS_MIN: Final = 500
@@ -140,10 +143,13 @@ async def _sight(call: Call, viewer: ClientIdentity) -> Callable[[SubscriptionDr
 async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAnswer | str:
     """The first rows of another broker, or the reason why there are none."""
     try:
-        reply = await call.broker.peers.ask(record.web, "GET", path)
+        async with asyncio.timeout(PEER_SECONDS_MAX):
+            reply = await call.broker.peers.ask(record.web, "GET", path)
         if reply.status != 200:
             return f"broker {record.web.any}: {reason_of(reply.body)}"
         answer = from_json(OverviewAnswer, reply.body)
+    except TimeoutError:
+        return f"broker {record.web.any} has not answered for {PEER_SECONDS_MAX:.0f} s"
     except AckGateError as error:
         return str(error)
     for row in answer.rows:
@@ -298,11 +304,16 @@ async def _events(
         if loop.time() >= ends_at:
             return
         await asyncio.sleep(every_seconds)
+        taking = asyncio.ensure_future(take())
         try:
-            view = await take()
+            while not (await asyncio.wait((taking,), timeout=every_seconds))[0]:
+                yield b": not ready\n\n"
+            view = taking.result()
         except AckGateError as error:
             yield _event("refused", {"reason": str(error)})
             return
+        finally:
+            taking.cancel()
 
 
 def _event(name: str, value: dict[str, Any]) -> bytes:
