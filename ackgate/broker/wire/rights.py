@@ -122,7 +122,9 @@ class ClientRights:
             self._send_refusal_and_close(error)
         except Exception:
             log.exception("authentication of %s failed", session.peer)
-            self._send_refusal_and_close(AuthenticationFailedError("the broker failed to authenticate"))
+            self._send_refusal_and_close(
+                AuthenticationFailedError("the broker failed to authenticate")
+            )
         else:
             if session.is_open:
                 self.identity = identity
@@ -151,7 +153,9 @@ class ClientRights:
                 session.note(
                     log, "connection of %s ended: its credentials have expired", session.peer
                 )
-                self._send_refusal_and_close(AuthenticationFailedError("the credentials have expired"))
+                self._send_refusal_and_close(
+                    AuthenticationFailedError("the credentials have expired")
+                )
                 return
             self._is_challenged = True
             session.send(
