@@ -31,7 +31,14 @@ if TYPE_CHECKING:
         peer_certificate,
     )
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
-    from ackgate.network.urls import NOWHERE, AdvertisedListener, Urls, advertised_host, url_of
+    from ackgate.network.urls import (
+        NOWHERE,
+        AdvertisedListener,
+        Urls,
+        advertised_host,
+        is_http_address,
+        url_of,
+    )
 
 __all__ = [
     "HANDSHAKES_MAX",
@@ -51,6 +58,7 @@ __all__ = [
     "advertised_host",
     "and_left_out",
     "expiry_warning",
+    "is_http_address",
     "listen",
     "listening_sockets",
     "make_trial_certificates",
@@ -87,6 +95,7 @@ __getattr__ = lazy_face(
             "AdvertisedListener",
             "Urls",
             "advertised_host",
+            "is_http_address",
             "url_of",
         ),
     },

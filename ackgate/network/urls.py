@@ -71,3 +71,12 @@ def advertised_host(advertised_address: str, bind_address: str) -> str:
 def url_of(scheme: str, host: str, port: int) -> str:
     """``scheme://host:port``, with an IPv6 address in brackets."""
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def is_http_address(url: str) -> bool:
+    """Whether it has a scheme of HTTP, a host, and no impossible port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the host or the port
+        return False

@@ -15,17 +15,19 @@ import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from pyroaring import BitMap
 
 from ackgate.cursor import Position, run_count
 from ackgate.errors import CallerError, CorruptRecordError, PositionError, StorageError
+from ackgate.network import is_http_address
 from ackgate.pulsar.nodes import PulsarTopic, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from http.client import HTTPMessage
 
 TIMEOUT_SECONDS: Final = 30.0
 ANSWER_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -180,16 +182,25 @@ def _get(url: str, token: str | None, timeout_seconds: float) -> dict[str, Any]:
     return found
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the host or the port
-        return False
+class _NotOutOfTls(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect from TLS to clear text, where everybody could read the token."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and not newurl.startswith("https:"):
+            raise StorageError(f"{req.full_url} leads to {newurl}, which is in clear: not followed")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _text(url: str, token: str | None, timeout_seconds: float) -> bytes:
-    if not _is_address(url):
+    if not is_http_address(url):
         raise CallerError(f"not the address of an admin interface: {url!r}")
     headers = {"Accept": "application/json"}
     if token is not None and not (token.isascii() and token.isprintable()):
@@ -198,7 +209,8 @@ def _text(url: str, token: str | None, timeout_seconds: float) -> bytes:
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
     try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as response:  # noqa: S310
+        opener = urllib.request.build_opener(_NotOutOfTls())
+        with opener.open(request, timeout=timeout_seconds) as response:
             text: bytes = response.read(ANSWER_BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:

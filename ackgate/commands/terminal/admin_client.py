@@ -20,11 +20,11 @@ import urllib.request
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from ackgate.config.load import client_settings
 from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError, StorageError
-from ackgate.network import ClientTls, PemFile
+from ackgate.network import ClientTls, PemFile, is_http_address
 
 if TYPE_CHECKING:
     import argparse
@@ -125,7 +125,7 @@ class AdminClient:
         access: AdminAccess | None = None,
     ) -> None:
         """Raises `ConfigurationError` for a bad `url`, or bad files of `access`."""
-        if not _is_address(url):
+        if not is_http_address(url):
             raise ConfigurationError(
                 f"not the address of an admin interface, such as {DEFAULT_URL}: {url!r}"
             )
@@ -195,7 +195,7 @@ class AdminClient:
         except urllib.error.HTTPError as error:
             with error:
                 location = error.headers.get("Location")
-                if error.code == 307 and location is not None and _is_address(location):
+                if error.code == 307 and location is not None and is_http_address(location):
                     return b"", location
                 raise _refusal(error) from None
         except (OSError, ValueError) as error:
@@ -208,14 +208,6 @@ class AdminClient:
                 f"{self._url} does not speak HTTP ({type(error).__name__}): is it the admin port?"
             ) from error
         return text, None
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the host or the port
-        return False
 
 
 class _NotFollowed(urllib.request.HTTPRedirectHandler):
