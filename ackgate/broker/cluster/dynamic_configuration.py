@@ -1,6 +1,7 @@
 """Settings changed at run time: stored in the metadata store, and applied over those of the start.
 
-Edge. One node for all brokers. A change made through one of them takes effect at all.
+Edge. One node for all brokers. A change made through one of them takes effect at all. Keys that only a
+newer version knows stay stored, and have no effect here.
 """
 
 from __future__ import annotations
@@ -86,16 +87,22 @@ class DynamicConfiguration:
                 values.pop(key, None)
             else:
                 values[key] = value
-            self._base.with_dynamic(values)  # rejects a bad value before it is stored
+            self._base.with_dynamic(_known(values))  # rejects a bad value before it is stored
             return json.dumps(values).encode()
 
         await change_node(self._services.metadata, DYNAMIC_CONFIGURATION_PATH, lay_over)
         self._apply(values)
 
     def _apply(self, values: dict[str, str]) -> None:
-        self._services.settings = self._base.with_dynamic(values)
+        self._services.settings = self._base.with_dynamic(_known(values))
+        for key in sorted(values.keys() - DYNAMIC_KEYS - self.values.keys()):
+            log.warning("dynamic configuration: %s has no effect in this version", key)
         self.values = values
         self._on_change()
+
+
+def _known(values: dict[str, str]) -> dict[str, str]:
+    return {key: text for key, text in values.items() if key in DYNAMIC_KEYS}
 
 
 def _decode(value: bytes) -> dict[str, str]:
