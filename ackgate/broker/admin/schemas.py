@@ -137,7 +137,7 @@ def schema_json(stored: StoredSchema) -> dict[str, Any]:
     return {
         "version": int.from_bytes(stored.version, "big"),
         "type": schema.type.name,
-        "timestamp": 0,
+        "timestamp": stored.created_ms,
         "data": definition,
         "properties": dict(schema.properties),
     }

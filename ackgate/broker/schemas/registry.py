@@ -68,23 +68,23 @@ class SchemaRegistry:
             number = int.from_bytes(version, "big") if len(version) == 8 else None
         if number is None:
             return None
-        schema = await self._read(topic, number)
-        if schema is None:
+        stored = await self._read(topic, number)
+        if stored is None:
             return None
         # Pulsar names a schema after its topic, whatever name the client gave it.
         base = topic.partitioned
         name = f"{base.namespace_name}/{base.local_name}"
-        return StoredSchema(replace(schema, name=name), version_bytes(number))
+        return stored._replace(schema=replace(stored.schema, name=name))
 
     async def all(self, topic: TopicName) -> list[StoredSchema]:
         """All versions since the schema was last deleted, oldest first."""
         found: list[StoredSchema] = []
         for number in await self._versions(topic):
-            schema = await self._read(topic, number)
-            if schema is None:
+            stored = await self._read(topic, number)
+            if stored is None:
                 found.clear()
             else:
-                found.append(StoredSchema(schema, version_bytes(number)))
+                found.append(stored)
         return found
 
     # ---- what producers and consumers bring
@@ -217,10 +217,10 @@ class SchemaRegistry:
         names = await self._metadata.children(_topic_path(topic))
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
-    async def _read(self, topic: TopicName, number: int) -> Schema | None:
+    async def _read(self, topic: TopicName, number: int) -> StoredSchema | None:
         path = _version_path(topic, number)
         node = await self._metadata.get(path)
-        return None if node is None else _decode(node.value, path)
+        return None if node is None else _decode(node.value, path, version_bytes(number))
 
 
 def version_bytes(number: int) -> bytes:
@@ -257,18 +257,19 @@ def _encode(schema: Schema | None) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _decode(value: bytes, path: str) -> Schema | None:
+def _decode(value: bytes, path: str, version: bytes) -> StoredSchema | None:
     try:
         fields = json.loads(value)
         if fields["format"] != _FORMAT:
             raise CorruptRecordError(f"{path}: unknown format {fields['format']!r} of a schema")
         if fields.get("deleted") is True:
             return None
-        return Schema(
+        schema = Schema(
             name=fields["name"],
             type=SchemaType[fields["type"]],
             definition=base64.b64decode(fields["definition"]),
             properties=fields["properties"],
         )
+        return StoredSchema(schema, version, int(fields.get("created_ms", 0)))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecordError(f"{path}: not a stored schema: {error!r}") from error

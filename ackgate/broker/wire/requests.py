@@ -121,6 +121,7 @@ class StoredSchema(NamedTuple):
 
     schema: Schema
     version: bytes
+    created_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from ackgate.broker.wire.requests import Schema, SchemaType, StoredSchema
 
 def told(kind: SchemaType, definition: bytes) -> str:
     schema = Schema("n", kind, definition, {"k": "v"})
-    answer = schema_json(StoredSchema(schema, version_bytes(3)))
+    answer = schema_json(StoredSchema(schema, version_bytes(3), 1_700_000_000_000))
     assert answer["version"] == 3
+    assert answer["timestamp"] == 1_700_000_000_000
     assert answer["type"] == kind.name
     assert answer["properties"] == {"k": "v"}
     return str(answer["data"])
