@@ -49,6 +49,10 @@ _WIDER: Final = {
 DEPTH_MAX: Final = 100
 """Levels of a schema. Real ones have ten; the bound keeps recursion in hand."""
 
+COMPARED_MAX: Final = 200_000
+"""Types, and branches and fields of unions, that are looked at to compare two schemas: some 0.3 s. Real
+ones take hundreds."""
+
 
 @dataclass(slots=True, eq=False)
 class AvroField:
@@ -167,6 +171,12 @@ def why_not_readable(reader: AvroType, writer: AvroType) -> str | None:
         return comparison.why_not(reader, writer, "")
     except RecursionError:  # thousands of types that name each other
         return "the schemas are too deep to be compared"
+    except _TooLargeError:
+        return "the schemas are too large to be compared"
+
+
+class _TooLargeError(Exception):
+    """Comparing took `COMPARED_MAX` steps."""
 
 
 class _Comparison:
@@ -175,7 +185,10 @@ class _Comparison:
     def __init__(self, named: Callable[[str], str]) -> None:
         self._named = named
         """Reduces a full name to the part that is compared."""
+        self._compared = 0
         self._met: dict[tuple[int, int], str | None] = {}
+        self._branches: dict[int, dict[tuple[str, str], AvroType]] = {}
+        """Of a reader's union the branches by kind and full name; the first of each kind also by no name."""
         self._alike: dict[tuple[int, int], bool] = {}
         self._names: dict[str, str] = {}
         """By alias, the full name of the reader's type."""
@@ -194,9 +207,15 @@ class _Comparison:
         for part in reader.inner:
             self.learn_aliases(part, met)
 
+    def _count(self, steps: int) -> None:
+        self._compared += steps
+        if self._compared > COMPARED_MAX:
+            raise _TooLargeError
+
     def why_not(self, reader: AvroType, writer: AvroType, where: str) -> str | None:
         pair = (id(reader), id(writer))
         if pair not in self._met:
+            self._count(1)
             self._met[pair] = None
             self._met[pair] = self._compare(reader, writer, where)
         return self._met[pair]
@@ -256,13 +275,14 @@ class _Comparison:
         else the first branch whose fields match; one with the same short name is preferred. Else
         the first wider type.
         """
-        matching: AvroType | None = None
         name = self._written_name(writer)
+        if (same := self._branches_of(reader).get((writer.kind, name))) is not None:
+            return same
+        self._count(len(reader.inner))
+        matching: AvroType | None = None
         for branch in reader.inner:
             if branch.kind != writer.kind:
                 continue
-            if not writer.name or branch.name == name:
-                return branch
             is_better = matching is None or _short(branch.name) == _short(name)
             if branch.kind == "record" and is_better and self._has_matching_fields(branch, writer):
                 matching = branch
@@ -271,8 +291,18 @@ class _Comparison:
         wider = _WIDER.get(writer.kind, ())
         return next((branch for branch in reader.inner if branch.kind in wider), None)
 
+    def _branches_of(self, reader: AvroType) -> dict[tuple[str, str], AvroType]:
+        found = self._branches.get(id(reader))
+        if found is None:
+            found = self._branches[id(reader)] = {}
+            for branch in reader.inner:
+                found.setdefault((branch.kind, branch.name), branch)
+                found.setdefault((branch.kind, ""), branch)
+        return found
+
     def _has_matching_fields(self, reader: AvroType, writer: AvroType) -> bool:
         """Whether the two records and their fields match, without looking deeper."""
+        self._count(len(reader.fields) + len(writer.fields))
         if self._why_no_match(reader, writer, "") is not None:
             return False
         for name, type_ in self._written_fields(writer).items():
@@ -290,6 +320,7 @@ class _Comparison:
         """Whether two types are equal, except for defaults."""
         pair = (id(reader), id(writer))
         if pair not in self._alike:
+            self._count(1)
             self._alike[pair] = True
             self._alike[pair] = self._are_alike_inside(reader, writer)
         return self._alike[pair]

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.schemas.avro_compatibility import DEPTH_MAX, parse, why_not_readable
+from ackgate.broker.schemas.avro_compatibility import (
+    DEPTH_MAX,
+    AvroType,
+    parse,
+    why_not_readable,
+)
 from ackgate.broker.wire.errors import IncompatibleSchemaError
 
 VERDICTS = Path(__file__).with_name("avro-1.11.4-verdicts.jsonl")
@@ -163,3 +168,13 @@ def test_the_reason_names_the_place() -> None:
 def test_what_is_no_schema_is_refused(text: str) -> None:
     with pytest.raises(IncompatibleSchemaError, match="not a"):
         parse(text.encode("latin-1"))
+
+
+def test_a_union_of_many_records_is_compared_and_what_would_take_minutes_is_refused() -> None:
+    def union(prefix: str, *fields: Any) -> AvroType:
+        branches = [record(*fields, name=f"{prefix}{number}") for number in range(600)]
+        return parse(json.dumps(["null", *branches]).encode())
+
+    reader = union("R", of("a", "int", default=0))
+    assert why_not_readable(reader, union("R")) is None
+    assert why_not_readable(reader, union("W")) == "the schemas are too large to be compared"
