@@ -95,6 +95,7 @@ def test_a_directory_of_any_name(data: Path, tmp_path: Path, locale: str, encodi
 
 def test_an_interruption_is_no_traceback(data: Path) -> None:
     words = [sys.executable, "-m", "ackgate", "overview", "--watch", "0.1", "--data-dir", str(data)]
+    words = ["env", "--default-signal=INT", *words]  # a job in the background ignores it
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
         assert watching.stdout is not None
         assert b"1 subscription" in watching.stdout.readline()
