@@ -203,9 +203,9 @@ def _text(url: str, token: str | None, timeout_seconds: float) -> bytes:
     if not is_http_address(url):
         raise CallerError(f"not the address of an admin interface: {url!r}")
     headers = {"Accept": "application/json"}
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise CallerError("this is no token")  # an error of HTTP would show it
     if token is not None:
+        if not (token.isascii() and token.isprintable()):
+            raise CallerError("this is no token")  # an error of HTTP would show it
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
     try:

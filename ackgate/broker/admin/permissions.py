@@ -130,7 +130,7 @@ def permissions_in(given: Mapping[str, Any]) -> dict[str, object]:
 def permissions_json(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The rights as members of Pulsar's ``Policies``."""
     return {
-        AUTH_POLICIES: AuthPolicies.from_json(stored.get(AUTH_POLICIES, {})).to_json(),
+        AUTH_POLICIES: AuthPolicies.of(stored).to_json(),
         SUBSCRIPTION_AUTH_MODE: stored.get(SUBSCRIPTION_AUTH_MODE, SubscriptionAuthMode.NONE),
     }
 
@@ -148,8 +148,7 @@ async def _change(call: Call, change: Callable[[AuthPolicies], AuthPolicies]) ->
 def _amended(
     stored: Mapping[str, Any], change: Callable[[AuthPolicies], AuthPolicies]
 ) -> dict[str, object]:
-    granted = AuthPolicies.from_json(stored.get(AUTH_POLICIES, {}))
-    return {AUTH_POLICIES: change(granted).to_json()}
+    return {AUTH_POLICIES: change(AuthPolicies.of(stored)).to_json()}
 
 
 def _require_authorization(call: Call) -> None:
@@ -158,7 +157,7 @@ def _require_authorization(call: Call) -> None:
 
 
 async def _granted(call: Call) -> AuthPolicies:
-    return AuthPolicies.from_json((await _stored(call)).get(AUTH_POLICIES, {}))
+    return AuthPolicies.of(await _stored(call))
 
 
 async def _stored(call: Call) -> Mapping[str, Any]:

@@ -72,6 +72,11 @@ class AuthPolicies:
             {name: roles_in(listed) for name, listed in roles.items()},
         )
 
+    @classmethod
+    def of(cls, policies: Mapping[str, Any]) -> AuthPolicies:
+        """The grants among a namespace's stored policies. Raises `CallerError`."""
+        return cls.from_json(policies.get(AUTH_POLICIES, {}))
+
     def to_json(self) -> dict[str, Any]:
         return {
             NAMESPACE_AUTH: dict(self.namespace),

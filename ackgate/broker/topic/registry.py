@@ -320,7 +320,7 @@ class TopicRegistry:
         topic.begin_deleting(force=force)
         try:
             await self._delete_belongings(name)
-            await topic.delete(force=True)
+            await topic.delete()
         except BaseException:
             self.forget(topic)  # half deleted: a retry loads what is left
             raise
@@ -344,13 +344,10 @@ class TopicRegistry:
     async def _revoke_grants(self, name: TopicName) -> None:
         policies, path = self._services.policies, namespace_policy_path(name.namespace_name)
 
-        def granted(stored: Mapping[str, Any]) -> AuthPolicies:
-            return AuthPolicies.from_json(stored.get(AUTH_POLICIES, {}))
-
         def without_topic(stored: Mapping[str, Any]) -> dict[str, object]:
-            return {AUTH_POLICIES: granted(stored).without_topic(str(name)).to_json()}
+            return {AUTH_POLICIES: AuthPolicies.of(stored).without_topic(str(name)).to_json()}
 
-        if str(name) in granted(await policies.load(path)).topics:
+        if str(name) in AuthPolicies.of(await policies.load(path)).topics:
             await policies.amend(path, without_topic)
 
     def forget(self, topic: OwnedTopic) -> None:

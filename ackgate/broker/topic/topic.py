@@ -272,9 +272,8 @@ class Topic:
         self.is_closing = True
         self.producers.disconnect_all()
 
-    async def delete(self, *, force: bool) -> None:
-        """Remove the topic with its subscriptions. Raises `CallerError` if it is used, unforced."""
-        self.begin_deleting(force=force)
+    async def delete(self) -> None:
+        """Remove the topic with its subscriptions, after `begin_deleting`."""
         for subscription in list(self.subscriptions.values()):
             await subscription.delete()
         await self.cancelled.delete()

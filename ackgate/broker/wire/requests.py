@@ -122,6 +122,7 @@ class StoredSchema(NamedTuple):
     schema: Schema
     version: bytes
     created_ms: int = 0
+    """When it was stored, in ms since 1970; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,8 @@ async def test_a_registry_that_cannot_be_read_means_time_buckets(
     assert [name for _, name in client.got] == NAMES
     # What can be read of the registry goes with the subscription.
     assert len(snapshots(world)) == 3
-    await world.topic.delete(force=True)
+    world.topic.begin_deleting(force=True)
+    await world.topic.delete()
     assert snapshots(world) == []
 
 
@@ -240,7 +241,8 @@ async def test_what_is_deleted_leaves_nothing(what: str, moment: str) -> None:
         assert world.subscription().tracking.statistics() is None
     assert len(snapshots(world)) == (3 if moment == "not looked at" else 2)
     if what == "topic":
-        await world.topic.delete(force=True)
+        world.topic.begin_deleting(force=True)
+        await world.topic.delete()
     else:
         await world.subscription().delete()
     assert snapshots(world) == []
