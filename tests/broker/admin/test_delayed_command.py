@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import io
 import json
-import threading
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pulsar
@@ -16,6 +15,7 @@ import pytest
 from ackgate.commands.cli import main
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually
+from tests.support.loopback_http import QuietHandler, http_served
 
 LATER = dt.timedelta(hours=1)
 
@@ -196,50 +196,34 @@ def test_no_broker_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not the address of an admin interface" in capsys.readouterr().err
 
 
-class _Refusing:
+def refusing(url: str, requests: int) -> contextlib.AbstractContextManager[str]:
     """Stands before a broker, and hangs up from the given request on."""
+    left = requests
 
-    def __init__(self, url: str, requests: int) -> None:
-        self._url = url
-        self._left = requests
-        front = self
+    class Front(QuietHandler):
+        def answer(self) -> None:
+            nonlocal left
+            if left == 0:
+                self.close_connection = True
+                return
+            left -= self.command != "GET"
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked = urllib.request.Request(
+                url + self.path,
+                data=body or None,
+                headers={"Content-Type": "application/json"},
+                method=self.command,
+            )
+            with urllib.request.urlopen(asked) as response:
+                answered = response.read()
+                self.send_response(response.status)
+            self.send_header("Content-Length", str(len(answered)))
+            self.end_headers()
+            self.wfile.write(answered)
 
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                if front._left == 0:
-                    self.close_connection = True
-                    return
-                front._left -= self.command != "GET"
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                asked = urllib.request.Request(
-                    front._url + self.path,
-                    data=body or None,
-                    headers={"Content-Type": "application/json"},
-                    method=self.command,
-                )
-                with urllib.request.urlopen(asked) as response:
-                    answered = response.read()
-                    self.send_response(response.status)
-                self.send_header("Content-Length", str(len(answered)))
-                self.end_headers()
-                self.wfile.write(answered)
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the name that is looked for
 
-            do_GET = do_POST = do_DELETE = answer  # noqa: N815 - the name that is looked for
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    return http_served(Front)
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
@@ -255,7 +239,7 @@ def test_what_was_done_before_the_broker_died_is_said(
     topic = f"{topic.partition('[')[0]}-{len(form)}"
     subscribed(pulsar_client, topic)
     positions = published(pulsar_client, topic, 6)[:-1]
-    with _Refusing(broker.url, requests=2) as url:
+    with refusing(broker.url, requests=2) as url:
         assert main(["delayed", "cancel", topic, *positions, "--url", url, *form]) == 1
     out, err = capsys.readouterr()
     assert f"no answer from {url}" in err
@@ -263,14 +247,14 @@ def test_what_was_done_before_the_broker_died_is_said(
         assert json.loads(out)["counts"] == {"cancelled": 4}
     else:
         assert out.splitlines()[-1] == "4 messages: 4 cancelled"
-    with _Refusing(broker.url, requests=0) as url:
+    with refusing(broker.url, requests=0) as url:
         assert main(["delayed", "cancel", topic, *positions, "--url", url, *form]) == 1
     assert capsys.readouterr().out == ""
 
     broker.ask("PUT", f"{topic.replace('://', '/')}-parted/partitions", 3)
     for number in range(3):
         subscribed(pulsar_client, f"{topic}-parted-partition-{number}")
-    with _Refusing(broker.url, requests=2) as url:
+    with refusing(broker.url, requests=2) as url:
         assert main(["delayed", "clear", f"{topic}-parted", "--url", url, *form]) == 1
     out, err = capsys.readouterr()
     assert f"no answer from {url}" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import re
@@ -11,7 +12,6 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from ackgate.persistence.offline_storage import opened_ledgers, storage_places
 from ackgate.testing import BrokerProcess
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
+from tests.support.loopback_http import QuietHandler, http_served
 
 T = TypeVar("T")
 
@@ -277,15 +278,15 @@ def test_addresses_and_directories_where_nobody_is(
 
 
 def test_an_answer_that_ends_in_the_middle_is_none() -> None:
-    impostor, refused = Impostor(b'{"partitions": 0}', missing=5), pytest.raises(StorageError)
-    with impostor as url, refused as error:
+    cut, refused = impostor(b'{"partitions": 0}', missing=5), pytest.raises(StorageError)
+    with cut as url, refused as error:
         query_stats("t", url=url)
     assert "ended in the middle" in str(error.value)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff", b"[" * 100_000])
 def test_strange_answers_are_named(body: bytes) -> None:
-    with Impostor(body) as url, pytest.raises((CorruptRecordError, CallerError)):
+    with impostor(body) as url, pytest.raises((CorruptRecordError, CallerError)):
         query_stats("t", url=url)
 
 
@@ -315,44 +316,30 @@ def test_broken_answers_are_one_line(
     assert said in line
 
 
-class Listing:
+def listing(subscriptions: object) -> contextlib.AbstractContextManager[str]:
     """A broker whose list of subscriptions is older than its subscriptions."""
 
-    def __init__(self, subscriptions: object) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, answer = 404, {"reason": "Subscription gone not found"}
-                if self.path.endswith("/partitions"):
-                    status, answer = 200, {"partitions": 0}
-                elif self.path.endswith("/subscriptions"):
-                    status, answer = 200, subscriptions
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(json.dumps(answer).encode())
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            status, answer = 404, {"reason": "Subscription gone not found"}
+            if self.path.endswith("/partitions"):
+                status, answer = 200, {"partitions": 0}
+            elif self.path.endswith("/subscriptions"):
+                status, answer = 200, subscriptions
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    return http_served(Handler)
 
 
 def test_a_subscription_that_is_deleted_meanwhile_is_left_out() -> None:
     """A reader that ends must not end `--watch`."""
-    with Listing(["gone"]) as url:
+    with listing(["gone"]) as url:
         assert query_stats("t", url=url).subscriptions == ()
         with pytest.raises(CallerError, match="gone not found"):
             query_stats("t", subscription="gone", url=url)
-    with Listing(7) as url, pytest.raises(CorruptRecordError, match="no subscriptions"):
+    with listing(7) as url, pytest.raises(CorruptRecordError, match="no subscriptions"):
         query_stats("t", url=url)
 
 
@@ -460,33 +447,17 @@ def test_a_hosts_topic_may_have_any_name_and_others_are_not_found(embedded: Path
         stored_stats("orders", subscription="nope", data_directory=embedded)
 
 
-class Impostor:
+def impostor(body: bytes, missing: int = 0) -> contextlib.AbstractContextManager[str]:
     """Answers everything with the same bytes, and closes when so many are `missing`."""
 
-    def __init__(self, body: bytes, missing: int = 0) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body) + missing))
-                self.end_headers()
-                self.wfile.write(body)
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body) + missing))
+            self.end_headers()
+            self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
-        )
-
-    def __enter__(self) -> str:
-        self._thread.start()
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    return http_served(Handler)
 
 
 @pytest.mark.slow

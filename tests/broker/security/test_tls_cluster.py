@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +25,7 @@ from ackgate.network import TrialCertificates, make_trial_certificates
 from ackgate.testing import AdminRefusedError, BrokerAdmin, BrokerProcess, ZooKeeperProcess
 from tests.broker.security.secured import TOKENS_ON, token
 from tests.broker.target import eventually
+from tests.support.loopback_http import QuietHandler, http_served
 
 pytestmark = pytest.mark.slow
 
@@ -48,29 +47,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> TrialCertificates:
 class Issuer:
     """An OpenID Connect issuer over HTTPS: publishes the keys that it has just now."""
 
-    def __init__(self, made: TrialCertificates) -> None:
+    def __init__(self) -> None:
         self.url = ""
         self._pairs = {name: new_key_pair("RS256") for name in ("first", "second")}
         self.published = ["first"]
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = json.dumps(issuer.answer(self.path)).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(made.server.certificate, made.server.key)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"https://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
 
     def answer(self, path: str) -> dict[str, Any]:
         if path == "/.well-known/openid-configuration":
@@ -85,17 +65,24 @@ class Issuer:
         claims = {"iss": self.url, "aud": "ackgate", "sub": role, "exp": time.time() + 3600}
         return sign(private_key(self._pairs[key][0], "RS256", what="test"), claims, {"kid": key})
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
 
 @pytest.fixture(scope="module")
 def issuer(made: TrialCertificates) -> Iterator[Issuer]:
-    running = Issuer(made)
-    yield running
-    running.close()
+    running = Issuer()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made.server.certificate, made.server.key)
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(running.answer(self.path)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http_served(Handler, tls=tls) as url:
+        running.url = url
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from ackgate.broker.security.tokens import (
     signing_secret,
 )
 from ackgate.errors import ConfigurationError, StorageError
+from tests.support.loopback_http import QuietHandler, http_served
 
 ISSUER = "https://issuer.example/realm"
 NOW = 1_000_000.0
@@ -176,7 +175,7 @@ def served() -> Iterator[Issuer]:
     """An issuer over real HTTP."""
     issuer = Issuer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             body = issuer.answer(self.path)
             self.send_response(200 if "missing" not in self.path else 404)
@@ -184,16 +183,9 @@ def served() -> Iterator[Issuer]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    issuer.url = f"http://127.0.0.1:{server.server_port}"
-    yield issuer
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with http_served(Handler) as url:
+        issuer.url = url
+        yield issuer
 
 
 @pytest.mark.slow

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import threading
-from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from tests.support.loopback_http import http_served
 
 
 class RangeHandler(SimpleHTTPRequestHandler):
@@ -41,17 +41,7 @@ class WholeHandler(SimpleHTTPRequestHandler):
         """Nobody reads it."""
 
 
-@contextlib.contextmanager
-def served(directory: Path, *, has_ranges: bool = True) -> Iterator[str]:
+def served(directory: Path, *, has_ranges: bool = True) -> contextlib.AbstractContextManager[str]:
     """The address of the directory, for the time of a `with`."""
     handler = RangeHandler if has_ranges else WholeHandler
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(directory)))
-    server.daemon_threads = True
-    serving = threading.Thread(target=server.serve_forever, args=(0.02,))
-    serving.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        serving.join()
-        server.server_close()
+    return http_served(partial(handler, directory=str(directory)))

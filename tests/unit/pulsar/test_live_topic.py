@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,23 +10,9 @@ import pytest
 from ackgate.errors import StorageError
 from ackgate.network import make_trial_certificates
 from ackgate.pulsar import live_topic
+from tests.support.loopback_http import QuietHandler, http_served
 
 TOPIC = "persistent://public/default/orders"
-
-
-@contextmanager
-def served(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None) -> Iterator[int]:
-    """An HTTP server on loopback; yields its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_a_token_does_not_follow_a_redirect_out_of_tls(
@@ -42,24 +24,22 @@ def test_a_token_does_not_follow_a_redirect_out_of_tls(
     tls.load_cert_chain(made.server.certificate, made.server.key)
     seen: list[str | None] = []
 
-    class Clear(BaseHTTPRequestHandler):
+    class Clear(QuietHandler):
         def do_GET(self) -> None:
             seen.append(self.headers["Authorization"])
             self.send_error(404)
 
-        def log_message(self, *_: object) -> None: ...
+    with http_served(Clear) as clear_url:
 
-    with served(Clear, None) as clear_port:
-
-        class Secure(Clear):
+        class Secure(QuietHandler):
             def do_GET(self) -> None:
                 self.send_response(307)
-                self.send_header("Location", f"http://127.0.0.1:{clear_port}{self.path}")
+                self.send_header("Location", f"{clear_url}{self.path}")
                 self.end_headers()
 
         with (
-            served(Secure, tls) as port,
+            http_served(Secure, tls=tls) as url,
             pytest.raises(StorageError, match="which is in clear: not followed"),
         ):
-            live_topic(f"https://127.0.0.1:{port}", TOPIC, token="secret")
+            live_topic(url, TOPIC, token="secret")
     assert seen == []
