@@ -187,6 +187,18 @@ class Chromium:
             time.sleep(0.05)
         return value
 
+    def renderer_pids(self) -> list[int]:
+        """The processes that run pages, of which one is the tab's; Linux only."""
+        processes = [self._process.pid]
+        for pid in processes:
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            processes.extend(map(int, children))
+        return [
+            pid
+            for pid in processes
+            if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
     def size(self, width: int, height: int, *, is_phone: bool = False) -> None:
         self.command(
             "Emulation.setDeviceMetricsOverride",
