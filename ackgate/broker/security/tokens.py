@@ -264,10 +264,11 @@ class TokenRules(NamedTuple):
 def checked_claims(token: str | bytes, key: VerifyingKey) -> dict[str, Any]:
     """The claims of a token that this key verifies. Raises `AuthenticationFailedError`.
 
-    The claims themselves are not checked.
+    The claims themselves are not checked. White space around the token, as the end of the line in a file of
+    a token, is passed over; Pulsar does that too.
     """
     try:
-        decoded = jwt.api_jws.decode_complete(token, key.key, algorithms=list(key.algorithms))
+        decoded = jwt.api_jws.decode_complete(token.strip(), key.key, algorithms=list(key.algorithms))
         claims = json.loads(decoded["payload"])
     except jwt.InvalidAlgorithmError:
         raise AuthenticationFailedError("the token's algorithm is not allowed here") from None
@@ -281,9 +282,12 @@ def checked_claims(token: str | bytes, key: VerifyingKey) -> dict[str, Any]:
 
 
 def unchecked_parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and claims of a token, without verifying it. Raises `AuthenticationFailedError`."""
+    """Header and claims of a token, without verifying it. Raises `AuthenticationFailedError`.
+
+    White space around it is passed over.
+    """
     try:
-        header, claims, _ = token.split(".")
+        header, claims, _ = token.strip().split(".")
         found = [json.loads(base64.urlsafe_b64decode(part + "===")) for part in (header, claims)]
     except (ValueError, RecursionError):
         raise AuthenticationFailedError("the token cannot be read") from None

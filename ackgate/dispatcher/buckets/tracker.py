@@ -272,7 +272,7 @@ class BucketTracker:
         ]
         next_key_ms = self._holdings.next_key_ms
         if next_key_ms is not None:
-            deadlines.append(self._keys.due_ms(next_key_ms))
+            deadlines.append(self._keys.deadline_ms(next_key_ms))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     @property
@@ -452,7 +452,7 @@ class BucketTracker:
             snapshot_bytes=sum(bucket.bytes_stored for bucket in buckets),
             snapshots_to_delete=keeper.garbage_count,
             deletes_given_up=keeper.given_up,
-            next_due_ms=None if next_key_ms is None else self._keys.due_ms(next_key_ms),
+            next_due_ms=None if next_key_ms is None else self._keys.deadline_ms(next_key_ms),
             buckets_lost=self._buckets_lost,
             entries_lost=self._entries_lost,
             registry_failures=keeper.failures,

@@ -17,19 +17,20 @@ Times are milliseconds since the epoch. A deliver-at time is kept as a **key**, 
 ``2**bits`` ms, ``bits = floor(log2(tick))``, so a bucket is at most as wide as the tick that it was made
 for, and wider than half of it:
 
-===========  =============  ===============================  ==================================
-mode         key            rejected by `add`: deliver now   in the buckets due, once
-===========  =============  ===============================  ==================================
-strict       rounded up     deliver_at <= now                key <= now
-not strict   rounded down   deliver_at <= now + tick         key + width - 1 <= now + tick
-===========  =============  ===============================  ==================================
+===========  =============  ===============================  ==============================  ================
+mode         key            rejected by `add`: deliver now   in the buckets due, once        deadline
+===========  =============  ===============================  ==============================  ================
+strict       rounded up     deliver_at <= now                key <= now                      key
+not strict   rounded down   deliver_at <= now + tick         key + width - 1 <= now + tick   key + width - 1
+===========  =============  ===============================  ==============================  ================
 
-Both columns use the latest time of the key's bucket. So in strict mode nothing is early and
-everything is late by less than a tick; otherwise nothing is more than a tick early. An entry of a due
-bucket is rejected if it is offered again: no popped entry comes back while its key is due.
+All three use the latest time of the key's bucket. So in strict mode nothing is early; otherwise nothing is
+more than a tick early, and only together with an entry whose deadline comes. What is alone is not early, so
+that an application that waits for its delay does not meet the message before it.
+In both modes everything is late by less than the width. An entry of a due bucket is rejected if it is offered
+again: no popped entry comes back while its key is due.
 
-A tick that is configured later moves the bounds, not the width. If it is smaller than the width,
-delivery outside strict mode is at most that tick early, and late by less than the width.
+A tick that is configured later moves the bounds, not the width.
 
 Rules: PIP-195, apache/pulsar#23611 (time buckets), #26012 (rounding), #26230 (a due entry is never
 accepted, tracked or not).
@@ -102,9 +103,9 @@ class HeldSource(Protocol):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to ask `pop_due` next: when something falls due, or work of the source's own does.
+        """When to ask `pop_due` next: when something must be taken, or work of the source's own falls due.
 
-        In the past if something is due now. None: nothing is waited for.
+        Some of it may be due before. In the past if it has waited. None: nothing is waited for.
         """
         ...
 
@@ -245,8 +246,12 @@ class DelayKeys:
         return min(now_ms + self.lead_ms, TIME_MS_MAX)
 
     def due_ms(self, key_ms: int) -> int:
-        """When a key falls due."""
+        """When a key falls due: from then on its entries go with whatever else goes."""
         return key_ms - self.lead_ms
+
+    def deadline_ms(self, key_ms: int) -> int:
+        """When a key is taken for its own sake: all of its entries' times have come."""
+        return key_ms if self.is_strict else min(key_ms + self._low_bits, TIME_MS_MAX)
 
 
 def time_ms(value: int) -> int:

@@ -123,9 +123,9 @@ class TimeBucketTracker:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the first tracked entry is due; None without one."""
+        """When the first bucket's times have all come; None without one."""
         key = self._held.first_key
-        return None if key is None else self._keys.due_ms(key)
+        return None if key is None else self._keys.deadline_ms(key)
 
     def has_due(self, now_ms: int) -> bool:
         """Whether `pop_due` would give anything."""

@@ -61,6 +61,14 @@ def role(token: str, key: VerifyingKey = KEY, rules: TokenRules = RULES, now: fl
     return principal_of(checked_claims(token, key), rules, now).role
 
 
+def test_white_space_around_a_token_is_no_part_of_it() -> None:
+    """A file of a token ends with a new line; Pulsar's clients send it as it is."""
+    token = sign(SIGNING, {"sub": "reader"})
+    assert role(f"{token}\n") == role(f" {token}\r\n") == "reader"
+    with pytest.raises(AuthenticationFailedError):
+        role(token.replace(".", ".\n"))
+
+
 # ---- forged
 
 

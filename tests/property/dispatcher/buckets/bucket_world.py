@@ -392,7 +392,8 @@ class World:
         self.finish_work()
         for _ in range(DRAIN_STEPS_MAX):
             deadline = self.tracker.next_deadline_ms
-            if deadline is None or deadline > self.now_ms:
+            is_asked = deadline is not None and deadline <= self.now_ms
+            if not is_asked and not self.tracker.has_due(self.now_ms):
                 break
             self.pop(5, 0)
             self.finish_work()
