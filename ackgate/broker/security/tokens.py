@@ -268,7 +268,9 @@ def checked_claims(token: str | bytes, key: VerifyingKey) -> dict[str, Any]:
     a token, is passed over; Pulsar does that too.
     """
     try:
-        decoded = jwt.api_jws.decode_complete(token.strip(), key.key, algorithms=list(key.algorithms))
+        decoded = jwt.api_jws.decode_complete(
+            token.strip(), key.key, algorithms=list(key.algorithms)
+        )
         claims = json.loads(decoded["payload"])
     except jwt.InvalidAlgorithmError:
         raise AuthenticationFailedError("the token's algorithm is not allowed here") from None
