@@ -12,8 +12,10 @@ PROTOBUF_NATIVE, EXTERNAL) are not compared: the same type is compatible.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.schemas.avro_compatibility import parse, why_not_readable
@@ -93,16 +95,16 @@ def is_same(one: Schema, other: Schema) -> bool:
     Of definitions in Avro neither white space nor the order of keys nor descriptions matter, and
     ``{"type": "int"}`` is ``"int"``.
     """
-    if one.type is not other.type:
-        return False
-    if one.definition == other.definition:
-        return True
-    if one.type not in AVRO_DEFINED:
-        return False
-    try:
-        return bool(_meant(json.loads(one.definition)) == _meant(json.loads(other.definition)))
-    except (ValueError, RecursionError):
-        return False
+    return fingerprint(one) == fingerprint(other)
+
+
+def fingerprint(schema: Schema) -> bytes:
+    """A digest of 32 bytes that schemas share exactly if they are the same version (`is_same`)."""
+    definition = schema.definition
+    if schema.type in AVRO_DEFINED:
+        with contextlib.suppress(ValueError, RecursionError):  # what is no JSON stands for itself
+            definition = json.dumps(_meant(json.loads(definition)), sort_keys=True).encode()
+    return sha256(b"%d:%b" % (schema.type, definition)).digest()
 
 
 def _meant(value: Any) -> Any:  # noqa: ANN401 - JSON

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackgate.broker.schemas.compatibility import check_compatible, check_reader, is_same
-from ackgate.broker.schemas.registry import DEFINITION_BYTES_MAX, SchemaRegistry, version_bytes
+from ackgate.broker.schemas.registry import DEFINITION_BYTES_MAX, SchemaRegistry
+from ackgate.broker.schemas.versions import (
+    READS_AT_ONCE_MAX,
+    TOPIC_BYTES,
+    VERSION_BYTES,
+    SchemaVersions,
+    version_bytes,
+)
 from ackgate.broker.wire.errors import IncompatibleSchemaError
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.requests import ProducerRequest, Schema, SchemaType
+from ackgate.broker.wire.requests import (
+    ProducerRequest,
+    Schema,
+    SchemaType,
+    SubscribeRequest,
+    SubscriptionType,
+)
 from ackgate.config.broker import BrokerSettings
-from ackgate.errors import CorruptRecordError, NodeExistsError
+from ackgate.errors import CorruptRecordError, MetadataStoreError, NodeExistsError
 from ackgate.persistence import MemoryMetadataStore
 from tests.support.faults import Fault, FaultPlan, Rule
 from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.memory_topics import MemoryTopic
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import MetadataStore, NodeValue
 
 TOPIC = TopicName.parse("orders")
 SETTINGS = BrokerSettings()
@@ -262,3 +280,163 @@ async def test_a_node_that_is_no_schema_is_corrupt(value: bytes) -> None:
     await metadata.create("/schemas/public/default/orders/0", value)
     with pytest.raises(CorruptRecordError, match="/schemas/public/default/orders/0"):
         await SchemaRegistry(metadata).get(TOPIC)
+
+
+def version(number: int) -> Schema:
+    """A schema that is compatible with every other one of these."""
+    return avro({**B_OPTIONAL, "default": number})
+
+
+async def store_versions(metadata: MetadataStore, count: int, topic: TopicName = TOPIC) -> None:
+    registry = SchemaRegistry(metadata)
+    for number in range(count):
+        await registry.get_or_create(topic, version(number), SETTINGS)
+
+
+async def test_a_thousand_producers_of_a_schema_with_a_hundred_versions_read_little() -> None:
+    stored, plan = MemoryMetadataStore(), FaultPlan()
+    await store_versions(stored, 100)
+    registry = SchemaRegistry(FaultyMetadataStore(stored, plan))
+    request = ProducerRequest(TOPIC, 1, None, schema=version(50))
+    asked = (registry.for_producer(request, SETTINGS) for _ in range(1000))
+    for found in await asyncio.gather(*asked):
+        assert found.schema_version == version_bytes(50)
+    assert plan.calls == 101
+    plan.calls = 0
+    for _ in range(10):  # one after another, each makes sure of what is cached
+        await registry.for_producer(request, SETTINGS)
+    assert plan.calls == 20
+
+
+async def test_a_thousand_consumers_with_a_schema_of_a_hundred_versions_read_little() -> None:
+    stored, plan = MemoryMetadataStore(), FaultPlan()
+    await store_versions(stored, 100)
+    registry = SchemaRegistry(FaultyMetadataStore(stored, plan))
+    request = SubscribeRequest(TOPIC, "s", 1, SubscriptionType.SHARED, "", schema=version(50))
+    topic = MemoryTopic(TOPIC, keeps_acks=False)
+    asked = (registry.check_consumer(request, topic, SETTINGS) for _ in range(1000))
+    await asyncio.gather(*asked)
+    assert plan.calls == 101
+
+
+async def test_a_consumer_that_could_read_a_topic_cannot_read_a_version_that_came_later() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    always = BrokerSettings(schema_compatibility_strategy="ALWAYS_COMPATIBLE")
+    topic = MemoryTopic(TOPIC, keeps_acks=False)
+    request = SubscribeRequest(TOPIC, "s", 1, SubscriptionType.SHARED, "", schema=avro(A))
+    await registry.get_or_create(TOPIC, avro(A, B_OPTIONAL), SETTINGS)
+    await registry.check_consumer(request, topic, SETTINGS)
+    await registry.check_consumer(request, topic, SETTINGS)
+    await registry.get_or_create(TOPIC, avro(B), always)
+    with pytest.raises(IncompatibleSchemaError, match="a: has no default"):
+        await registry.check_consumer(request, topic, SETTINGS)
+
+
+async def test_only_new_versions_are_read() -> None:
+    stored, plan = MemoryMetadataStore(), FaultPlan()
+    await store_versions(stored, 20)
+    registry = SchemaRegistry(FaultyMetadataStore(stored, plan))
+    assert len(await registry.all(TOPIC)) == 20
+    await SchemaRegistry(stored).get_or_create(TOPIC, version(20), SETTINGS)
+    plan.calls = 0
+    assert len(await registry.all(TOPIC)) == 21
+    assert plan.calls == 3
+
+
+async def test_what_another_broker_writes_is_seen_at_once() -> None:
+    stored = MemoryMetadataStore()
+    one, other = SchemaRegistry(stored), SchemaRegistry(stored)
+    await store_versions(stored, 3)
+    assert len(await one.all(TOPIC)) == 3
+    assert await other.mark_deleted(TOPIC) == 3
+    assert await one.all(TOPIC) == []
+    assert await one.get_or_create(TOPIC, avro(B), SETTINGS) == version_bytes(4)
+
+    await other.delete(TOPIC)
+    await store_versions(stored, 5)
+    assert await one.all(TOPIC) == await other.all(TOPIC)
+    assert await one.get_or_create(TOPIC, version(3), SETTINGS) == version_bytes(3)
+
+    await other.delete(TOPIC)  # and then the same numbers with other schemas
+    for number in range(4, -1, -1):
+        await other.get_or_create(TOPIC, version(number), SETTINGS)
+    assert await one.all(TOPIC) == await other.all(TOPIC)
+    assert await one.get_or_create(TOPIC, version(3), SETTINGS) == version_bytes(1)
+
+    await other.delete(TOPIC)
+    assert await one.all(TOPIC) == []
+
+
+async def test_versions_are_read_side_by_side_but_not_all_at_once() -> None:
+    class Counting(MemoryMetadataStore):
+        reading = reading_max = 0
+
+        async def get(self, path: str) -> NodeValue | None:
+            self.reading += 1
+            self.reading_max = max(self.reading, self.reading_max)
+            await asyncio.sleep(0)
+            self.reading -= 1
+            return await super().get(path)
+
+    stored = Counting()
+    await store_versions(stored, 40)
+    stored.reading_max = 0
+    assert len(await SchemaRegistry(stored).all(TOPIC)) == 40
+    assert stored.reading_max == READS_AT_ONCE_MAX
+
+
+async def test_those_who_ask_at_the_same_time_share_a_failure() -> None:
+    stored, plan = MemoryMetadataStore(), FaultPlan([Rule(Fault.FAIL, times=None)])
+    registry = SchemaRegistry(FaultyMetadataStore(stored, plan))
+    asked = (registry.all(TOPIC) for _ in range(100))
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(answer, MetadataStoreError) for answer in answers)
+    assert plan.calls == 1
+    plan.is_quiet = True
+    assert await registry.all(TOPIC) == []
+
+
+async def test_a_client_that_goes_while_its_schema_is_read_disturbs_nobody() -> None:
+    stored, plan = MemoryMetadataStore(), FaultPlan([Rule(Fault.DELAY, seconds=0.01)])
+    await store_versions(stored, 2)
+    registry = SchemaRegistry(FaultyMetadataStore(stored, plan))
+    gone, stays = (asyncio.create_task(registry.all(TOPIC)) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert len(await stays) == 2
+    assert gone.cancelled()
+
+
+async def test_topics_asked_for_last_stay_cached() -> None:
+    stored, plan = MemoryMetadataStore(), FaultPlan()
+    topics = [TopicName.parse(f"t{number}") for number in range(3)]
+    for topic in topics:
+        await store_versions(stored, 3, topic)
+    size_bytes = TOPIC_BYTES + (await SchemaVersions(stored).look(topics[0])).size_bytes
+    faulty = FaultyMetadataStore(stored, plan)
+    versions = SchemaVersions(faulty, cached_bytes_max=2 * size_bytes)
+
+    async def is_cached(number: int) -> bool:
+        plan.calls = 0
+        assert len((await versions.look(topics[number])).current) == 3
+        return plan.calls == 2
+
+    assert [await is_cached(each) for each in (0, 1, 0, 2, 0, 1)] == [
+        False, False, True, False, True, False,
+    ]  # fmt: skip
+
+
+async def test_versions_of_a_topic_may_not_become_more_than_can_be_kept() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore(), topic_bytes_max=10 * VERSION_BYTES)
+    with pytest.raises(IncompatibleSchemaError, match=r"has 8 versions .* force=true"):
+        for number in range(20):
+            await registry.get_or_create(TOPIC, version(number), SETTINGS)
+    assert await registry.get_or_create(TOPIC, version(7), SETTINGS) == version_bytes(7)
+    await registry.delete(TOPIC)
+    assert await registry.get_or_create(TOPIC, version(8), SETTINGS) == version_bytes(0)
+
+
+def test_a_number_in_other_words_is_another_default() -> None:
+    """As Pulsar 4.0.7."""
+    one, other = (avro({"name": "d", "type": "double", "default": each}) for each in (1, 1.0))
+    assert not is_same(one, other)
