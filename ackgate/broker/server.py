@@ -20,7 +20,7 @@ from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.security import Authentication, Authorization, http_headers
-from ackgate.broker.stats import SAMPLE_SECONDS, Overview, StatsSampler
+from ackgate.broker.stats import SAMPLE_SECONDS, Overview, StatsSampler, consumer_rates
 from ackgate.broker.stopping import Stopping
 from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry, Tracing
 from ackgate.broker.upkeep import Chore, chores, run_chore
@@ -211,6 +211,7 @@ class BrokerServer:
         self.schemas = SchemaRegistry(services.metadata)
         self.dynamic = DynamicConfiguration(services, self._on_settings)
         self.sampler = StatsSampler(services.clock_ms)
+        services.consumer_rates = partial(consumer_rates, sampler=self.sampler)
         self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
         self.worker: int | None = None

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from ackgate.broker.wire.errors import TopicNotFoundError
-from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
+from ackgate.broker.wire.replies import ConsumerRates, ConsumerStatsReply, LastMessageId, MessageOut
 from ackgate.broker.wire.requests import InitialPosition, SubscriptionType
 from ackgate.cursor import Position
 from ackgate.network import NOWHERE, Urls
@@ -266,8 +266,9 @@ class MemoryConsumer:
             self.permits,
             unacked_messages=self.next_entry,
             is_blocked_on_unacked=False,
-            connected_since="2020-01-01T00:00:00Z",
+            connected_since=1_577_836_800.5,
             backlog_messages=3,
+            rates=ConsumerRates(messages_out=0.5),
         )
 
     async def last_message_id(self) -> LastMessageId:

@@ -26,12 +26,12 @@ from ackgate.broker.stats import (
     ack_picture,
     earliest_publish_times,
     internal_stats,
-    iso_time,
     oldest_holes,
     subscription_stats,
     to_json,
     topic_stats,
 )
+from ackgate.broker.wire import iso_time
 from ackgate.cursor import stored_form
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     )
     from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
     from ackgate.broker.stats.take import (
+        consumer_rates,
         earliest_publish_times,
-        iso_time,
         subscription_stats,
         topic_stats,
     )
@@ -83,13 +83,13 @@ __all__ = [
     "SubscriptionStats",
     "TopicStats",
     "ack_picture",
+    "consumer_rates",
     "counted_severities",
     "delayed_state",
     "earliest_publish_times",
     "from_json",
     "hole_text",
     "internal_stats",
-    "iso_time",
     "judged",
     "key_of",
     "ledger_window",
@@ -140,8 +140,8 @@ __getattr__ = lazy_face(
         ),
         "ackgate.broker.stats.sampler": ("SAMPLE_SECONDS", "StatsSampler"),
         "ackgate.broker.stats.take": (
+            "consumer_rates",
             "earliest_publish_times",
-            "iso_time",
             "subscription_stats",
             "topic_stats",
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
-from ackgate.broker.stats.take import iso_time
+from ackgate.broker.wire import iso_time
 from ackgate.cursor import Position
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ publish time of the oldest unacked message is asked for, which may have to be re
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from ackgate.broker.stats.ack_state import of_subscription
 from ackgate.broker.stats.delayed import delayed_state
@@ -23,7 +22,7 @@ from ackgate.broker.stats.values import (
     SubscriptionStats,
     TopicStats,
 )
-from ackgate.broker.wire import AccessMode, SubscriptionType
+from ackgate.broker.wire import AccessMode, ConsumerRates, SubscriptionType, iso_time
 from ackgate.dispatcher import KeyShared
 
 if TYPE_CHECKING:
@@ -183,10 +182,14 @@ def subscription_stats(
     )
 
 
-def iso_time(seconds: float) -> str:
-    """A time (seconds since 1970) in ISO 8601, UTC, to the millisecond."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+def consumer_rates(consumer: Consumer, sampler: StatsSampler) -> ConsumerRates:
+    """What a consumer does per second: for its own client."""
+    subscription = cast("SubscriptionDriver", consumer.subscription)
+    rate_out, throughput_out, ack_rate, redeliver_rate = sampler.rates(
+        consumer, consumer_numbers(consumer)
+    )
+    expire_rate = sampler.rates(subscription, subscription_numbers(subscription))[4]
+    return ConsumerRates(rate_out, throughput_out, redeliver_rate, ack_rate, expire_rate)
 
 
 def _backlog_bytes(ledger: ManagedLedger[Entry], mark_delete: Position) -> int:

@@ -23,7 +23,7 @@ from ackgate.network import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.wire import Entry, MessageOut, SessionPort, SubscribeRequest
+    from ackgate.broker.wire import ConsumerRates, Entry, MessageOut, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.cursor import ManagedCursor
     from ackgate.network import Urls
@@ -56,6 +56,9 @@ class ConsumedSubscription(Protocol):
     @property
     def core(self) -> Subscription[Consumer, Entry]:
         """The subscription machine, for reading statistics."""
+
+    def rates_of(self, consumer: Consumer) -> ConsumerRates:
+        """What the consumer did over the last minute."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The consumer takes `permits` more messages."""
@@ -266,11 +269,12 @@ class Consumer:
         return ConsumerStatsReply(
             consumer_name=self.name,
             subscription_type=self.type,
-            permits=max(0, known.permits),
+            permits=known.permits,
             unacked_messages=known.unacked_messages,
             is_blocked_on_unacked=known.is_blocked_on_unacked_messages,
-            connected_since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.connected_since)),
+            connected_since=self.connected_since,
             backlog_messages=subscription.cursor.backlog_entries,
+            rates=subscription.rates_of(self),
         )
 
     async def unsubscribe(self, *, force: bool) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ackgate.broker.cluster import BrokerAudit, Lease, Namespaces
 from ackgate.broker.journal import JournalPace
 from ackgate.broker.topic.disk_space import DiskSpace
 from ackgate.broker.topic.latencies import Latencies
 from ackgate.broker.topic.waits import Waits
-from ackgate.broker.wire import PublishBuffer, publish_buffer_bytes
+from ackgate.broker.wire import ConsumerRates, PublishBuffer, publish_buffer_bytes
 from ackgate.embedded.bucket_storage import StorageLanes
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class SharedServices:
     """Prefix of made-up names; unique for this run of the broker."""
     forget_topic: Callable[[OwnedTopic], None]
     """Drops a topic that has another owner now."""
+    consumer_rates: Callable[[Any], ConsumerRates] = lambda _: ConsumerRates()
+    """Rates of a `Consumer`; all 0 while nobody samples it."""
     disk_space: DiskSpace = field(default_factory=DiskSpace.unwatched)
     """Knows whether there is room for messages."""
     namespaces: Namespaces = field(init=False)

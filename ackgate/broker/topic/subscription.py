@@ -53,7 +53,13 @@ if TYPE_CHECKING:
     from ackgate.broker.delayed import CancelledMessages, SharedDelays
     from ackgate.broker.journal import TopicJournal
     from ackgate.broker.topic.consumer import AskedReceipt
-    from ackgate.broker.wire import Entry, SessionPort, SubscribeRequest, SubscriptionType
+    from ackgate.broker.wire import (
+        ConsumerRates,
+        Entry,
+        SessionPort,
+        SubscribeRequest,
+        SubscriptionType,
+    )
     from ackgate.cursor import Position
     from ackgate.dispatcher import Gate
     from ackgate.dispatcher.timing import Timer
@@ -270,6 +276,10 @@ class SubscriptionDriver:
         self.consumers.append(consumer)
         self._changed()
         return consumer
+
+    def rates_of(self, consumer: Consumer) -> ConsumerRates:
+        """What the consumer did over the last minute."""
+        return self.topic.services.consumer_rates(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach a consumer. The others get what it has not acked."""

@@ -47,7 +47,13 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.ports import Connection, ServedTopic, SessionPort
     from ackgate.broker.wire.protocol_server import ProtocolServer
     from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
-    from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
+    from ackgate.broker.wire.replies import (
+        ConsumerRates,
+        ConsumerStatsReply,
+        LastMessageId,
+        MessageOut,
+        iso_time,
+    )
     from ackgate.broker.wire.requests import (
         AccessMode,
         InitialPosition,
@@ -66,6 +72,7 @@ __all__ = [
     "Batch",
     "BrokerError",
     "Connection",
+    "ConsumerRates",
     "ConsumerStatsReply",
     "Entry",
     "IncompatibleSchemaError",
@@ -100,6 +107,7 @@ __all__ = [
     "TopicNotFoundError",
     "TopicTerminatedError",
     "check_subscription_name",
+    "iso_time",
     "mask_of_words",
     "message_properties",
     "publish_buffer_bytes",
@@ -149,7 +157,13 @@ __getattr__ = lazy_face(
         "ackgate.broker.wire.ports": ("Connection", "ServedTopic", "SessionPort"),
         "ackgate.broker.wire.protocol_server": ("ProtocolServer",),
         "ackgate.broker.wire.publish_buffer": ("PublishBuffer", "publish_buffer_bytes"),
-        "ackgate.broker.wire.replies": ("ConsumerStatsReply", "LastMessageId", "MessageOut"),
+        "ackgate.broker.wire.replies": (
+            "ConsumerRates",
+            "ConsumerStatsReply",
+            "LastMessageId",
+            "MessageOut",
+            "iso_time",
+        ),
         "ackgate.broker.wire.requests": (
             "AccessMode",
             "InitialPosition",

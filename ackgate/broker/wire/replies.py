@@ -11,6 +11,7 @@ with protobuf. MESSAGE, for a run of entries of one ledger whose ids have one va
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
@@ -50,23 +51,30 @@ class LastMessageId(NamedTuple):
     """Mark-delete position of the asking consumer's subscription."""
 
 
+class ConsumerRates(NamedTuple):
+    """What a consumer did over the last minute, per second."""
+
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+    messages_redelivered: float = 0.0
+    messages_acked: float = 0.0
+    entries_expired: float = 0.0
+    """Of its whole subscription."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerStatsReply:
-    """The answer to CONSUMER_STATS. Rates are per second."""
+    """The answer to CONSUMER_STATS."""
 
     consumer_name: str
     subscription_type: SubscriptionType
     permits: int
     unacked_messages: int
     is_blocked_on_unacked: bool
-    connected_since: str
-    """Time in ISO 8601."""
+    connected_since: float
+    """Seconds since 1970."""
     backlog_messages: int
-    message_rate_out: float = 0.0
-    byte_rate_out: float = 0.0
-    redelivery_rate: float = 0.0
-    ack_rate: float = 0.0
-    expiry_rate: float = 0.0
+    rates: ConsumerRates
 
 
 # ---- Protobuf varints, fast: seven bits a byte, least significant first, high bit = "more follows"
@@ -431,17 +439,17 @@ def consumer_stats(request_id: int, stats: ConsumerStatsReply, address: str) -> 
     command = pb.BaseCommand(type=Type.CONSUMER_STATS_RESPONSE)
     reply = command.consumerStatsResponse
     reply.request_id = request_id
-    reply.msgRateOut = stats.message_rate_out
-    reply.msgThroughputOut = stats.byte_rate_out
-    reply.msgRateRedeliver = stats.redelivery_rate
-    reply.messageAckRate = stats.ack_rate
-    reply.msgRateExpired = stats.expiry_rate
+    reply.msgRateOut = stats.rates.messages_out
+    reply.msgThroughputOut = stats.rates.bytes_out
+    reply.msgRateRedeliver = stats.rates.messages_redelivered
+    reply.messageAckRate = stats.rates.messages_acked
+    reply.msgRateExpired = stats.rates.entries_expired
     reply.consumerName = stats.consumer_name
     reply.availablePermits = stats.permits & UINT64_MASK
     reply.unackedMessages = stats.unacked_messages
     reply.blockedConsumerOnUnackedMsgs = stats.is_blocked_on_unacked
-    reply.address = address
-    reply.connectedSince = stats.connected_since
+    reply.address = f"/{address}"  # as Java spells it
+    reply.connectedSince = iso_time(stats.connected_since)
     reply.type = stats.subscription_type.spelling
     reply.msgBacklog = stats.backlog_messages
     return encode(command)
@@ -516,6 +524,12 @@ def _fail(reply: _Failure, request_id: int, code: int, message: str) -> None:
 
 def _code(code: int) -> pb.ServerError:
     return cast("pb.ServerError", int(code))
+
+
+def iso_time(seconds: float) -> str:
+    """A time (seconds since 1970) in ISO 8601, UTC, to the millisecond."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
 
 
 def _set_position(message_id: pb.MessageIdData, position: Position) -> None:

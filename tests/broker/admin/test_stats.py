@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from typing import Any
 
 import pulsar
 import pytest
@@ -13,6 +14,7 @@ from pyroaring import BitMap
 from ackgate.broker.stats.ledger_acks import FULL
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
+from tests.support.wire_client import WireClient
 
 N = "persistent/public/default"
 KINDS = pulsar.ConsumerType
@@ -29,6 +31,54 @@ def publish(client: pulsar.Client, topic: str, count: int) -> None:
 
 def of(broker: InProcessBroker, topic: str, subscription: str = "s") -> dict:
     return dict(broker.get(f"{N}/{topic}/stats")["subscriptions"][subscription])
+
+
+def test_a_client_gets_the_figures_of_its_consumer(broker: InProcessBroker) -> None:
+    """CONSUMER_STATS answers what HTTP does: Pulsar's C++ client has it as `getBrokerConsumerStats`."""
+    topic = "asked-by-its-client"
+    client = broker.run(WireClient.connect("127.0.0.1", broker.server.protocol_port))
+    producer = broker.run(client.producer(topic))
+    consumer = broker.run(client.subscribe(topic, "s", consumer_name="c"))
+    first = broker.run(consumer.stats())
+    assert first.msgRateOut == first.msgThroughputOut == first.messageAckRate == 0.0
+
+    async def deliver() -> None:
+        for number in range(30):
+            await producer.send(b"%d" % number)
+        consumer.flow(40)
+        messages = await consumer.receive_many(30)
+        for message in messages[:10]:
+            await consumer.ack(message)
+        consumer.redeliver(*messages[20:25])
+        await consumer.receive_many(5)
+
+    broker.run(deliver())
+    expired = broker.get(f"{N}/{topic}/internalStats")["ledgers"][0]["ledgerId"]
+    body = {"ledgerId": expired, "entryId": 12}
+    assert broker.ask("POST", f"{N}/{topic}/subscription/s/expireMessages", body).status == 204
+
+    def are_told() -> Any:
+        told = broker.run(consumer.stats())
+        return told if told.msgRateOut and told.messageAckRate and told.msgRateExpired else None
+
+    told = eventually(are_told)
+    seen = of(broker, topic)
+    (its,) = seen["consumers"]
+    assert told.consumerName == its["consumerName"] == "c"
+    assert told.address == its["address"]
+    assert told.connectedSince == its["connectedSince"]
+    assert (told.availablePermits, told.unackedMessages) == (5, 17)
+    assert (its["availablePermits"], its["unackedMessages"]) == (5, 17)
+    assert told.msgBacklog == seen["msgBacklog"] == 17
+    assert told.blockedConsumerOnUnackedMsgs is False
+    assert told.msgRateOut == pytest.approx(its["msgRateOut"], rel=0.5)
+    assert told.msgThroughputOut == pytest.approx(its["msgThroughputOut"], rel=0.5)
+    assert told.messageAckRate == pytest.approx(its["messageAckRate"], rel=0.5)
+    assert told.msgRateExpired == pytest.approx(seen["msgRateExpired"], rel=0.5)
+    # Within one answer all rates are of the same span of time.
+    assert told.msgRateRedeliver * 35 == pytest.approx(told.msgRateOut * 5)
+    assert told.messageAckRate * 35 == pytest.approx(told.msgRateOut * 10)
+    broker.run(client.close())
 
 
 def test_acks_with_holes(broker: InProcessBroker, pulsar_client: pulsar.Client) -> None:

@@ -226,7 +226,8 @@ async def test_stats_of_a_consumer() -> None:
         consumer.flow(5)
         stats = await consumer.stats()
         assert (stats.consumerName, stats.availablePermits, stats.type) == ("c", 5, "Shared")
-        assert stats.address.startswith("127.0.0.1:")
+        assert stats.address.startswith("/127.0.0.1:")
+        assert (stats.connectedSince, stats.msgRateOut) == ("2020-01-01T00:00:00.500Z", 0.5)
         await consumer.close()
         with pytest.raises(RefusedError) as refused:
             await consumer.stats()
