@@ -89,10 +89,13 @@ async def reserve_subscription(call: Call) -> Reply:
 async def revoke_on_subscription(call: Call) -> Reply:
     """Take a role off those for which a subscription is reserved."""
     subscription, role = call.subscription_name, _role(call)
+    was_reserved = False
 
     def without(granted: AuthPolicies) -> AuthPolicies:
-        roles = granted.subscriptions.get(subscription)
-        if roles is None:
+        nonlocal was_reserved
+        roles = granted.subscriptions.get(subscription, ())
+        was_reserved = was_reserved or bool(roles)
+        if not was_reserved:  # after a write that was not answered it may be so by us
             raise RefusedError(404, f"Subscription {subscription} is not reserved")
         return granted.reserved(subscription, [each for each in roles if each != role])
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.cluster.partition_counts import PARTITIONED_TOPICS
 from ackgate.broker.wire import NamespaceName, NamespaceNotFoundError
 from ackgate.errors import CallerError
+from ackgate.persistence.nodes.changes import delete_node
 from ackgate.persistence.nodes.paths import (
     MANAGED_LEDGERS,
     NAMESPACE_POLICIES,
@@ -79,6 +80,6 @@ class Namespaces:
         """Remove the node at this path below each root, unless it has children."""
         for root in _ROOTS:
             try:
-                await self._metadata.delete(root + path)
+                await delete_node(self._metadata, root + path)
             except CallerError:  # it does not exist, or has just got a child
                 continue

@@ -29,7 +29,7 @@ from ackgate.config.delayed import DELAYED_DELIVERY, DelayedDeliveryPolicy
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.messages.rules import Retention
-from ackgate.persistence.nodes.changes import change_node
+from ackgate.persistence.nodes.changes import change_node, create_node, delete_node
 from ackgate.persistence.nodes.paths import (
     NAMESPACE_POLICIES,
     TOPIC_POLICIES,
@@ -276,14 +276,14 @@ class PolicyStore:
         """Store a new set of policies, which may be empty. Raises `NodeExistsError`."""
         value = _changed({}, policies)
         async with self._alone(path):
-            await self._metadata.create(path, json.dumps(value).encode())
+            await create_node(self._metadata, path, json.dumps(value).encode())
             self._remember(path, value)
         self._notify()
 
     async def remove(self, path: str) -> None:
         """Delete the policies at `path` with their node. Raises `NoSuchNodeError`."""
         async with self._alone(path):
-            await self._metadata.delete(path)
+            await delete_node(self._metadata, path)
             self._remember(path, {})
         self._notify()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import time
 from collections import OrderedDict
@@ -27,7 +28,13 @@ from weakref import WeakValueDictionary
 
 from ackgate.broker.schemas.compatibility import fingerprint
 from ackgate.broker.wire import Schema, SchemaType, StoredSchema
-from ackgate.errors import CorruptRecordError, NoSuchNodeError
+from ackgate.errors import (
+    CallerError,
+    CorruptRecordError,
+    MetadataConflictError,
+    NoSuchNodeError,
+)
+from ackgate.persistence.nodes.changes import delete_node, until_won
 from ackgate.persistence.nodes.paths import node_of_name
 
 if TYPE_CHECKING:
@@ -209,11 +216,19 @@ class SchemaVersions:
     async def delete(self, topic: TopicName) -> None:
         """Delete all versions. It is fine if there are none."""
         path = _topic_path(topic)
-        for each in [*(_version_path(path, n) for n in await self._numbers(path)), path]:
+
+        async def attempt() -> None:
+            for number in await self._numbers(path):
+                with contextlib.suppress(NoSuchNodeError):
+                    await delete_node(self._metadata, _version_path(path, number))
             try:
-                await self._metadata.delete(each)
+                await delete_node(self._metadata, path)
             except NoSuchNodeError:
-                continue
+                return
+            except CallerError as error:  # it has just got another version
+                raise MetadataConflictError(path) from error
+
+        await until_won(attempt, of=f"the schema of {topic}")
 
     async def _numbers(self, path: str) -> list[int]:
         names = await self._metadata.children(path)

@@ -45,6 +45,7 @@ from ackgate.errors import (
     SessionLostError,
     StorageError,
 )
+from ackgate.persistence.nodes.changes import delete_node
 from ackgate.persistence.nodes.paths import (
     MANAGED_LEDGERS,
     name_of_node,
@@ -281,7 +282,7 @@ class TopicRegistry:
     async def delete_partition_count(self, name: TopicName) -> None:
         """Delete a partitioned topic, after all its partitions were deleted."""
         await self._delete_belongings(name)
-        await self._services.metadata.delete(partitioned_topic_path(name))
+        await delete_node(self._services.metadata, partitioned_topic_path(name))
 
     # ---------------------------------------------------------------- listing
 

@@ -34,10 +34,9 @@ from ackgate.errors import (
 )
 from ackgate.persistence.bookies.entry_codec import CrcDigest, MacDigest
 from ackgate.persistence.nodes.changes import (
-    UNANSWERED_MAX,
     change_node,
+    delete_node,
     put_unique,
-    until_answered,
     until_won,
 )
 from ackgate.persistence.nodes.paths import LEDGERS, ledger_path
@@ -219,16 +218,10 @@ class LedgerCatalog:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
 
     async def remove(self, ledger_id: int) -> None:
-        path = ledger_path(ledger_id)
-
-        async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
-            try:
-                await self._store.delete(path)
-            except NoSuchNodeError:
-                if not is_doubtful:
-                    raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
-
-        await until_answered(attempt, of=path, attempts_max=UNANSWERED_MAX)
+        try:
+            await delete_node(self._store, ledger_path(ledger_id))
+        except NoSuchNodeError:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
 
     async def ledger_ids(self) -> list[int]:
         names = await self._store.children(LEDGERS)

@@ -138,6 +138,40 @@ async def read_or_create(metadata: MetadataStore, path: str, make: Callable[[], 
     return await until_won(attempt, of=path)
 
 
+async def create_node(metadata: MetadataStore, path: str, value: bytes) -> None:
+    """Create a node, until the store answers. Raises `NodeExistsError`, `MetadataStoreError`.
+
+    After a write that was not answered, a node with this very value counts as made by us.
+    """
+
+    async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
+        try:
+            await metadata.create(path, value)
+        except NodeExistsError:
+            found = await metadata.get(path) if is_doubtful else None
+            if found is None or found.value != value:
+                raise
+
+    await until_answered(attempt, of=path, attempts_max=UNANSWERED_MAX)
+
+
+async def delete_node(metadata: MetadataStore, path: str) -> None:
+    """Delete a node, until the store answers.
+
+    After a write that was not answered, a node that is gone counts as deleted by us. Raises
+    `NoSuchNodeError`, `CallerError` if it has children, `MetadataStoreError`.
+    """
+
+    async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
+        try:
+            await metadata.delete(path)
+        except NoSuchNodeError:
+            if not is_doubtful:
+                raise
+
+    await until_answered(attempt, of=path, attempts_max=UNANSWERED_MAX)
+
+
 async def put_unique(
     metadata: MetadataStore, path: str, value: bytes, *, replaces: bytes | None, version: int
 ) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from ackgate.broker.server import BrokerServer
 from ackgate.config.load import load_settings
+from ackgate.persistence.ports import MetadataStore
 from tests.broker.admin.scenario import Answer, Ask, ask
 from tests.support import chromium
 from tests.support.chromium import Chromium
@@ -26,8 +27,15 @@ START_SECONDS = 30
 class InProcessBroker:
     """A `BrokerServer`, and a way into its loop."""
 
-    def __init__(self, directory: Path, settings: dict[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: dict[str, object] | None = None,
+        metadata: Callable[[], MetadataStore] | None = None,
+    ) -> None:
+        """`metadata` opens its metadata store; default: what the settings name."""
         self.directory = directory
+        self._metadata = metadata
         overrides = {
             "dataDirectory": directory,
             "brokerServicePort": 0,
@@ -43,11 +51,15 @@ class InProcessBroker:
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.server = self.run(BrokerServer.start(self._settings, self.directory))
+            self.server = self.run(self._start())
         except BaseException:
             self._end_loop()
             raise
         return self
+
+    async def _start(self) -> BrokerServer:
+        metadata = None if self._metadata is None else self._metadata()
+        return await BrokerServer.start(self._settings, self.directory, metadata=metadata)
 
     def __exit__(self, *_: object) -> None:
         try:

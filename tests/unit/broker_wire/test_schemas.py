@@ -274,6 +274,28 @@ async def test_a_deleted_topic_forgets_its_schemas() -> None:
     assert await registry.get_or_create(TOPIC, avro(B), SETTINGS) == version_bytes(0)
 
 
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_a_deletion_that_is_not_answered_goes_on(fault: Fault) -> None:
+    plan = FaultPlan([Rule(fault, "metadata.delete", f"*/{name}") for name in ("0", "1", "orders")])
+    stored = MemoryMetadataStore()
+    await store_versions(stored, 3)
+    await SchemaRegistry(FaultyMetadataStore(stored, plan)).delete(TOPIC)
+    assert await stored.children("/schemas/public/default") == []
+
+
+async def test_a_version_that_comes_while_the_others_are_deleted_goes_too() -> None:
+    class Racing(MemoryMetadataStore):
+        async def delete(self, path: str, *, expected_version: int | None = None) -> None:
+            if path.endswith("/2"):
+                await SchemaRegistry(self).get_or_create(TOPIC, version(9), SETTINGS)
+            await super().delete(path, expected_version=expected_version)
+
+    stored = Racing()
+    await store_versions(stored, 3)
+    await SchemaRegistry(stored).delete(TOPIC)
+    assert await stored.children("/schemas/public/default") == []
+
+
 @pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b'{"format": 2}', b'{"format": 1}', b"[]"])
 async def test_a_node_that_is_no_schema_is_corrupt(value: bytes) -> None:
     metadata = MemoryMetadataStore()

@@ -12,12 +12,15 @@ from ackgate.errors import (
     MetadataConflictError,
     MetadataStoreError,
     NodeExistsError,
+    NoSuchNodeError,
 )
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.nodes.changes import (
     ATTEMPTS_MAX,
     change_node,
     count_up,
+    create_node,
+    delete_node,
     read_or_create,
     until_answered,
 )
@@ -180,3 +183,29 @@ async def test_who_is_never_answered_gives_up_and_says_of_what() -> None:
     with pytest.raises(MetadataStoreError, match=f"{PATH}: 3 writes were not answered"):
         await until_answered(attempt, of=PATH, attempts_max=3)
     assert calls == 3
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_a_node_is_made_and_deleted_though_there_is_no_answer(fault: Fault) -> None:
+    store = store_with(Rule(fault, "metadata.create"), Rule(fault, "metadata.delete"))
+    await create_node(store, PATH, b"ours")
+    assert await value_of(store) == b"ours"
+    await delete_node(store, PATH)
+    assert await store.get(PATH) is None
+
+
+async def test_a_node_of_another_writer_is_not_made_by_us() -> None:
+    store = store_with(Rule(Fault.LANDS_LATE, "metadata.create", nth=2))
+    await store.create(PATH, b"theirs")
+    with pytest.raises(NodeExistsError):
+        await create_node(store, PATH, b"ours")
+    assert await value_of(store) == b"theirs"
+
+
+async def test_a_node_that_was_not_there_or_has_children_is_not_deleted_by_us() -> None:
+    store = store_with()
+    with pytest.raises(NoSuchNodeError):
+        await delete_node(store, PATH)
+    await store.create(f"{PATH}/child", b"")
+    with pytest.raises(CallerError, match="children"):
+        await delete_node(store, PATH)
