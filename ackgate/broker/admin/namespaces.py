@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from ackgate.broker.wire import NamespaceName
 
 
+_GLOBAL_CLUSTER: Final = "global"
+"""Pulsar has it beside the others."""
+
+
 async def list_tenants(call: Call) -> Reply:
     """The names of all tenants."""
     return json_reply(await _known(call).tenants())
@@ -46,9 +50,10 @@ async def get_tenant(call: Call) -> Reply:
 
 
 async def create_tenant(call: Call) -> Reply:
-    """Make a tenant; `adminRoles` of the body may administer it."""
+    """Make a tenant; `adminRoles` of the body may administer it, its `allowedClusters` must exist."""
     tenant = call.tenant_name
     roles = _admin_roles(call)
+    _check_allowed_clusters(call)
     if tenant in await _known(call).tenants():
         raise RefusedError(409, "Tenant already exist")
     try:
@@ -60,6 +65,7 @@ async def create_tenant(call: Call) -> Reply:
 
 async def update_tenant(call: Call) -> Reply:
     """Set `adminRoles`."""
+    _check_allowed_clusters(call)
     tenant, roles = await _check_tenant_exists(call), _admin_roles(call)
     await call.broker.services.policies.change(tenant_path(tenant), {ADMIN_ROLES: roles})
     return DONE
@@ -75,8 +81,23 @@ def _admin_roles(call: Call) -> list[str]:
         raise RefusedError(412, f"{ADMIN_ROLES}: {error}") from None
 
 
+def _check_allowed_clusters(call: Call) -> None:
+    """Refuse clusters that are not this one, in Pulsar's words. A body without any means this one."""
+    clusters = call.json_object().get("allowedClusters")
+    if clusters is None:
+        return
+    if not isinstance(clusters, list):
+        raise RefusedError(400, "allowedClusters is not a list")
+    if not all(clusters) or not clusters:
+        raise RefusedError(412, "Clusters cannot be empty or blank")
+    known = (call.broker.services.settings.broker.cluster_name, _GLOBAL_CLUSTER)
+    if any(cluster not in known for cluster in clusters):
+        raise RefusedError(412, "Clusters do not exist")
+
+
 async def delete_tenant(call: Call) -> Reply:
     """Delete a tenant without namespaces."""
+    _refuse_force(call, "tenants")
     tenant = await _check_tenant_exists(call)
     if await _known(call).of(tenant):
         raise RefusedError(409, "The tenant still has active namespaces")
@@ -85,6 +106,11 @@ async def delete_tenant(call: Call) -> Reply:
     if tenant in await _known(call).tenants():  # it has just got a namespace
         raise RefusedError(409, "The tenant still has active namespaces")
     return DONE
+
+
+def _refuse_force(call: Call, what: str) -> None:
+    if call.is_asked("force"):
+        raise RefusedError(405, f"Broker doesn't allow forced deletion of {what}")  # Pulsar's words
 
 
 async def list_namespaces(call: Call) -> Reply:
@@ -180,6 +206,7 @@ def _check_clusters(call: Call, value: object) -> None:
 async def delete_namespace(call: Call) -> Reply:
     """Delete an empty namespace with its policies."""
     name, broker = call.namespace_name, call.broker
+    _refuse_force(call, "namespaces")
     if not await _known(call).exists(name):
         raise RefusedError(404, f"Namespace {name} does not exist.")
     if await broker.registry.topic_names(name) or await broker.registry.partitioned_topic_names(

@@ -12,10 +12,15 @@ from ackgate.broker.schemas import DEFINITION_BYTES_MAX, check_definition, versi
 from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.wire import StoredSchema
 
 VERSION_MAX: Final = 2**63 - 1
+
+NO_VERSION: Final = -1
+"""Pulsar's version of a schema that left none."""
 
 UPLOAD_BYTES_MAX: Final = 2 * DEFINITION_BYTES_MAX + BODY_BYTES_MAX
 """The largest schema as a text in JSON, where each of its quotes takes two bytes."""
@@ -27,8 +32,8 @@ async def latest_schema(call: Call) -> Reply:
 
 async def one_schema(call: Call) -> Reply:
     """One version of the schema."""
-    version = call.integer("version")
-    if version > VERSION_MAX:
+    version = call.integer("version", least=-VERSION_MAX - 1)
+    if not 0 <= version <= VERSION_MAX:
         raise RefusedError(404, "Schema not found")
     return _told(await call.broker.schemas.get(call.topic_name, version_bytes(version)))
 
@@ -87,13 +92,16 @@ async def delete_schema(call: Call) -> Reply:
     number = await schemas.mark_deleted(topic)
     if call.is_asked("force"):
         await schemas.delete(topic)
-    if number is None:
-        raise RefusedError(404, "Schema not found")
+        number = NO_VERSION
     return json_reply({"version": number})
 
 
 def _uploaded(call: Call) -> Schema:
-    given = call.json_object()
+    return schema_in(call.json_object(), call.topic_name.partitioned.local_name)
+
+
+def schema_in(given: Mapping[str, Any], topic: str) -> Schema:
+    """Read an uploaded schema from its JSON. Raises `RefusedError`."""
     name, definition = given.get("type"), given.get("schema", "")
     properties = {} if given.get("properties") is None else given["properties"]
     if name == "BYTES":
@@ -115,7 +123,7 @@ def _uploaded(call: Call) -> Schema:
             raise RefusedError(400, f"{text!a:.80} is not valid Unicode") from None
     kind = SchemaType[name]
     data = _pair_bytes(definition) if kind is SchemaType.KEY_VALUE else definition.encode()
-    return Schema(call.topic_name.partitioned.local_name, kind, data, properties)
+    return Schema(topic, kind, data, properties)
 
 
 _UPLOADED_TYPES: Final = tuple(

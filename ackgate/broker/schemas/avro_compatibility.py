@@ -120,17 +120,17 @@ class _Parser:
     def _refer(self, name: str, namespace: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name)
-        found = self._named.get(_full_name(name, namespace)) or self._named.get(name)
+        found = self._named.get(full_name(name, namespace)) or self._named.get(name)
         if found is None:
             raise IncompatibleSchemaError(f"not a schema: unknown type {name[:80]!r}")
         return found
 
     def _parse_named(self, schema: dict[str, Any], namespace: str, depth: int) -> AvroType:
-        name = _full_name(schema["name"], schema.get("namespace", namespace))
+        name = full_name(schema["name"], schema.get("namespace", namespace))
         namespace = name.rpartition(".")[0]
         kind = "record" if schema["type"] == "error" else schema["type"]
         made = self._named[name] = AvroType(kind, name)
-        made.aliases = tuple(_full_name(alias, namespace) for alias in schema.get("aliases", ()))
+        made.aliases = tuple(full_name(alias, namespace) for alias in schema.get("aliases", ()))
         if kind == "enum":
             made.symbols = tuple(_symbol(symbol) for symbol in schema["symbols"])
         elif kind == "fixed":
@@ -157,7 +157,8 @@ def _size(size: object) -> int:
     return size
 
 
-def _full_name(name: str, namespace: str) -> str:
+def full_name(name: str, namespace: str) -> str:
+    """A type's name with its namespace, which a name with a dot has already."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 

@@ -166,26 +166,22 @@ class SchemaRegistry:
             check_reader(request.schema, [each.schema for each in versions.current], strategy)
             versions.remember_reader(reader)
 
-    async def mark_deleted(self, topic: TopicName) -> int | None:
-        """End the schema with a version that marks it deleted. Returns that;
+    async def mark_deleted(self, topic: TopicName) -> int:
+        """End the schema with a version that marks it deleted. Returns that version.
 
-        None: there is no schema.
-
+        If there is no schema, it is the version that ended the last one, or 0, and nothing is written.
         Messages stored with older versions keep those, and no later schema reuses their numbers.
         """
-        tried: int | None = None
 
-        async def attempt() -> int | None:
-            nonlocal tried
+        async def attempt() -> int:
             numbers = await self._versions.numbers(topic)
             if not numbers:
-                return None
+                return 0
             latest = numbers[-1]
             if await self._versions.read(topic, latest) is None:
-                return latest if latest == tried else None  # ours, which was not answered
-            number = tried = latest + 1
-            await self._versions.create(topic, number, None)
-            return number
+                return latest
+            await self._versions.create(topic, latest + 1, None)
+            return latest + 1
 
         return await until_won(attempt, of=f"the schema of {topic}")
 

@@ -17,6 +17,21 @@ NOT_TOLD = {
 EIGHT = [f"0x{eighth * 2**29:08x}" for eighth in range(8)] + ["0xffffffff"]
 
 
+CLUSTERS = [
+    (["standalone"], 204, None),
+    (["standalone", "global"], 204, None),
+    (None, 204, None),
+    (["elsewhere"], 412, "Clusters do not exist"),
+    (["standalone", "elsewhere"], 412, "Clusters do not exist"),
+    ([1], 412, "Clusters do not exist"),
+    ([["standalone"]], 412, "Clusters do not exist"),
+    ([], 412, "Clusters cannot be empty or blank"),
+    ([""], 412, "Clusters cannot be empty or blank"),
+    ([None], 412, "Clusters cannot be empty or blank"),
+    ("standalone", 400, "allowedClusters is not a list"),
+]
+
+
 def put(broker: InProcessBroker, name: str, body: object = None) -> int:
     return broker.ask("PUT", f"namespaces/public/{name}", body).status
 
@@ -226,3 +241,34 @@ def test_admin_roles_that_are_none_are_refused(broker: InProcessBroker, roles: o
     assert answer.status == 412
     assert answer.value["reason"].startswith("adminRoles: ")
     assert broker.ask("GET", "tenants/odd").status == 404
+
+
+@pytest.mark.parametrize(("clusters", "status", "reason"), CLUSTERS)
+def test_a_tenant_is_of_clusters_that_exist(
+    broker: InProcessBroker, clusters: object, status: int, reason: str | None
+) -> None:
+    body = {"adminRoles": [], "allowedClusters": clusters}
+    made = broker.ask("PUT", "tenants/of-clusters", body)
+    assert (made.status, (made.value or {}).get("reason")) == (status, reason)
+    assert broker.ask("GET", "tenants/of-clusters").status == (200 if status == 204 else 404)
+    broker.ask("PUT", "tenants/of-clusters")
+    changed = broker.ask("POST", "tenants/of-clusters", {**body, "adminRoles": ["boss"]})
+    assert changed.status == status
+    roles = ["boss"] if status == 204 else []
+    assert broker.get("tenants/of-clusters")["adminRoles"] == roles
+    assert broker.ask("DELETE", "tenants/of-clusters").status == 204
+
+
+def test_nothing_is_deleted_with_force(broker: InProcessBroker) -> None:
+    broker.ask("PUT", "tenants/forced")
+    broker.ask("PUT", "namespaces/forced/ns")
+    for path, what in (("tenants/forced", "tenants"), ("namespaces/forced/ns", "namespaces")):
+        for each in (path, f"{path}-which-is-not-there"):
+            answer = broker.ask("DELETE", f"{each}?force=true")
+            assert (answer.status, answer.value) == (
+                405,
+                {"reason": f"Broker doesn't allow forced deletion of {what}"},
+            )
+        assert broker.ask("GET", path).status == 200
+    assert broker.ask("DELETE", "namespaces/forced/ns?force=false").status == 204
+    assert broker.ask("DELETE", "tenants/forced").status == 204

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackgate.broker.schemas.compatibility import check_compatible, check_reader, is_same
+from ackgate.broker.admin.schemas import schema_in
+from ackgate.broker.schemas.compatibility import (
+    check_compatible,
+    check_definition,
+    check_reader,
+    is_same,
+)
 from ackgate.broker.schemas.registry import DEFINITION_BYTES_MAX, SchemaRegistry
 from ackgate.broker.schemas.versions import (
     READS_AT_ONCE_MAX,
@@ -36,6 +44,7 @@ from tests.support.memory_topics import MemoryTopic
 if TYPE_CHECKING:
     from ackgate.persistence.ports import MetadataStore, NodeValue
 
+DEFINITIONS = Path(__file__).with_name("pulsar-4.0.7-definitions.jsonl")
 TOPIC = TopicName.parse("orders")
 SETTINGS = BrokerSettings()
 ALL = ["ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"]
@@ -141,6 +150,39 @@ def test_descriptions_and_long_forms_make_no_other_schema() -> None:
     assert not is_same(avro(one), avro(other))
 
 
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_definitions_are_valid_where_pulsar_says_so(is_accepted: bool) -> None:
+    """Each was uploaded to Pulsar 4.0.7."""
+    rows = [json.loads(line) for line in DEFINITIONS.read_text().splitlines()]
+    rows = [row for row in rows if row["accepted"] is is_accepted]
+    assert len(rows) > 60
+    differences = []
+    for row in rows:
+        schema = schema_in(row, "x")
+        try:
+            check_definition(schema)
+        except IncompatibleSchemaError:
+            if is_accepted:
+                differences.append(row)
+        else:
+            if not is_accepted:
+                differences.append(row)
+    assert not differences
+
+
+async def test_a_definition_that_was_stored_when_it_passed_is_still_compared() -> None:
+    """Earlier releases took a field twice."""
+    metadata = MemoryMetadataStore()
+    twice = avro(A, A)
+    other = await _encoded(avro(A))
+    value = other.replace(*(base64.b64encode(each.definition) for each in (avro(A), twice)))
+    await metadata.create("/schemas/public/default/orders/0", value)
+    registry = SchemaRegistry(metadata)
+    assert await registry.get_or_create(TOPIC, avro(A), SETTINGS) == version_bytes(1)
+    with pytest.raises(IncompatibleSchemaError, match="field a is there twice"):
+        await registry.get_or_create(TOPIC, twice, SETTINGS)
+
+
 async def test_the_same_schema_has_the_same_version() -> None:
     registry = SchemaRegistry(MemoryMetadataStore())
     assert await registry.get(TOPIC) is None
@@ -168,11 +210,14 @@ async def test_a_schema_whose_storing_is_not_answered_is_stored_once(fault: Faul
 
 @pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
 async def test_a_schema_whose_end_is_not_answered_ends_once(fault: Fault) -> None:
+    store = MemoryMetadataStore()
     plan = FaultPlan([Rule(fault, "metadata.create", "*/1")])
-    registry = SchemaRegistry(FaultyMetadataStore(MemoryMetadataStore(), plan))
+    registry = SchemaRegistry(FaultyMetadataStore(store, plan))
+    assert await registry.mark_deleted(TOPIC) == 0
     await registry.get_or_create(TOPIC, avro(A), SETTINGS)
     assert await registry.mark_deleted(TOPIC) == 1
-    assert await registry.mark_deleted(TOPIC) is None
+    assert await registry.mark_deleted(TOPIC) == 1
+    assert len(await store.children("/schemas/public/default/orders")) == 2
 
 
 async def test_schemas_outlive_the_registry_and_partitions_share_them() -> None:
