@@ -14,11 +14,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from ackgate.errors import AckGateError, NodeExistsError
 from ackgate.persistence.bookies.settings import audit_settings
 from ackgate.persistence.ledgers.auditor import AuditTotals
 from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.nodes.changes import create_node, delete_node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,6 +44,9 @@ class BrokerAudit:
     def __init__(self, services: BrokerServices) -> None:
         self._services = services
         self._auditor: Auditor | None = None
+        self._name = uuid4().bytes
+        """Of this broker, in the auditor's node."""
+        self._is_auditing = False
         self._is_waiting = False
         """Whether a missing bookie may still come back before it counts as lost."""
         self.runs = 0
@@ -133,18 +138,30 @@ class BrokerAudit:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
-        """Hold the auditor's node. False: another broker holds it."""
-        metadata = self._services.metadata
-        try:
-            await metadata.create(AUDITOR_PATH, b"", ephemeral=True)
-        except NodeExistsError:
+        """Hold the auditor's node. False: another broker holds it, or another check of this one."""
+        if self._is_auditing:
             yield False
             return
+        self._is_auditing = True
         try:
-            yield True
+            is_alone = await self._claim()
+            try:
+                yield is_alone
+            finally:
+                if is_alone:
+                    with contextlib.suppress(AckGateError):  # the next check takes it up again
+                        await delete_node(self._services.metadata, AUDITOR_PATH)
         finally:
-            with contextlib.suppress(AckGateError):
-                await metadata.delete(AUDITOR_PATH)
+            self._is_auditing = False
+
+    async def _claim(self) -> bool:
+        metadata = self._services.metadata
+        try:
+            await create_node(metadata, AUDITOR_PATH, self._name, ephemeral=True)
+        except NodeExistsError:
+            found = await metadata.get(AUDITOR_PATH)
+            return found is not None and found.value == self._name
+        return True
 
     def _note(self, found: LedgerAudit, totals: AuditTotals) -> None:
         for sums in (totals, self.all):

@@ -138,7 +138,9 @@ async def read_or_create(metadata: MetadataStore, path: str, make: Callable[[], 
     return await until_won(attempt, of=path)
 
 
-async def create_node(metadata: MetadataStore, path: str, value: bytes) -> None:
+async def create_node(
+    metadata: MetadataStore, path: str, value: bytes, *, ephemeral: bool = False
+) -> None:
     """Create a node, until the store answers. Raises `NodeExistsError`, `MetadataStoreError`.
 
     After a write that was not answered, a node with this very value counts as made by us.
@@ -146,7 +148,7 @@ async def create_node(metadata: MetadataStore, path: str, value: bytes) -> None:
 
     async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
         try:
-            await metadata.create(path, value)
+            await metadata.create(path, value, ephemeral=ephemeral)
         except NodeExistsError:
             found = await metadata.get(path) if is_doubtful else None
             if found is None or found.value != value:

@@ -14,6 +14,8 @@ from ackgate.broker.cluster.audit import AUDITOR_PATH, BrokerAudit
 from ackgate.config.settings import Settings
 from ackgate.persistence import BookieLedgerClient, LedgerOptions, MemoryMetadataStore, open_bookies
 from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
 
 OPTIONS = LedgerOptions(2, 2, 2)
 
@@ -27,8 +29,8 @@ class Brokers:
         self.settings = Settings()
         self.clients: list[BookieLedgerClient] = []
 
-    async def start(self) -> BrokerAudit:
-        metadata = MemoryMetadataStore(self.tree)
+    async def start(self, *rules: Rule) -> BrokerAudit:
+        metadata = FaultyMetadataStore(MemoryMetadataStore(self.tree), FaultPlan(rules))
         client = BookieLedgerClient(await open_bookies(self.directories), metadata)
         self.clients.append(client)
         services = SimpleNamespace(
@@ -140,3 +142,26 @@ async def test_an_interval_is_one_of_all_brokers_together(brokers: Brokers) -> N
     await other.check_everything_if_due()
     await one.check_everything_if_due()
     assert (one.runs, other.runs) == (1, 2)
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+@pytest.mark.parametrize("operation", ["create", "delete"])
+async def test_an_answer_that_is_lost_keeps_nobody_from_auditing(
+    brokers: Brokers, operation: str, fault: Fault
+) -> None:
+    await brokers.ledgers(2)
+    one = await brokers.start(Rule(fault, f"metadata.{operation}", AUDITOR_PATH))
+    other = await brokers.start()
+    for audit in (one, other, one):
+        runs = audit.runs
+        await audit.check_everything()
+        assert audit.runs == runs + 1
+
+
+async def test_a_node_that_could_not_be_deleted_is_taken_up_again(brokers: Brokers) -> None:
+    await brokers.ledgers(2)
+    one = await brokers.start(Rule(Fault.FAIL, "metadata.delete", AUDITOR_PATH))
+    other = await brokers.start()
+    for audit, runs in ((one, 1), (other, 0), (one, 2), (other, 1)):
+        await audit.check_everything()
+        assert audit.runs == runs
