@@ -153,15 +153,15 @@ def schema_json(stored: StoredSchema) -> dict[str, Any]:
 
 def _pair(definition: bytes) -> str:
     """A key/value schema's two definitions as one JSON text. Stored, each follows its length."""
-    parts: list[Any] = []
+    parts = []
     for _ in range(2):
         length = int.from_bytes(definition[:4], "big", signed=True)
         part, definition = definition[4 : 4 + max(length, 0)], definition[4 + max(length, 0) :]
         try:
-            parts.append(json.loads(part))
-        except ValueError:
-            parts.append("")  # a primitive type has no definition
-    return json.dumps(dict(zip(("key", "value"), parts, strict=True)))
+            parts.append(json.dumps(json.loads(part)))
+        except (ValueError, RecursionError):  # a primitive type has no definition
+            parts.append('""')
+    return '{{"key": {}, "value": {}}}'.format(*parts)
 
 
 def _pair_bytes(text: str) -> bytes:

@@ -24,6 +24,7 @@ from ackgate.broker.schemas.versions import (
     version_bytes,
 )
 from ackgate.broker.wire import IncompatibleSchemaError, Schema, StoredSchema
+from ackgate.errors import NodeTooLargeError
 from ackgate.persistence.nodes.changes import until_won
 
 if TYPE_CHECKING:
@@ -127,7 +128,12 @@ class SchemaRegistry:
                     f"{topic} has {len(versions.numbers)} versions of its schema, and one more would take"
                     f" them above {self._topic_bytes_max} bytes: delete its schema with force=true"
                 )
-            await self._versions.create(topic, versions.next_number, schema)
+            try:
+                await self._versions.create(topic, versions.next_number, schema)
+            except NodeTooLargeError as error:
+                raise IncompatibleSchemaError(
+                    f"a schema is too large with its properties: {error}"
+                ) from error
             return version_bytes(versions.next_number)
 
         return await until_won(attempt, of=f"the schema of {topic}")

@@ -266,6 +266,14 @@ async def test_an_incompatible_schema_is_refused_and_changes_nothing() -> None:
     assert len(await registry.all(TOPIC)) == 1
 
 
+async def test_properties_that_do_not_fit_beside_the_definition_are_refused() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    large = Schema("x", SchemaType.STRING, b"", {"note": "x" * 2_000_000})
+    with pytest.raises(IncompatibleSchemaError, match="properties"):
+        await registry.get_or_create(TOPIC, large, SETTINGS)
+    assert await registry.all(TOPIC) == []
+
+
 async def test_updates_can_be_switched_off() -> None:
     registry = SchemaRegistry(MemoryMetadataStore())
     fixed = BrokerSettings(is_allow_auto_update_schema_enabled=False)

@@ -35,6 +35,13 @@ def test_a_pair_is_told_as_one_text() -> None:
     assert json.loads(told(SchemaType.KEY_VALUE, pair)) == {"key": "", "value": {"type": "int"}}
 
 
-@pytest.mark.parametrize("damaged", [b"", b"\x00", b"\xff" * 9, b"\x00\x00\x00\x05{"])
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"\x00", b"\xff" * 9, b"\x00\x00\x00\x05{", len(DEEP).to_bytes(4, "big") + DEEP],
+    ids=["empty", "short", "negative", "torn", "deep"],
+)
 def test_a_damaged_pair_is_no_fault_of_the_asker(damaged: bytes) -> None:
     assert json.loads(told(SchemaType.KEY_VALUE, damaged)) == {"key": "", "value": ""}
