@@ -101,18 +101,13 @@ class SchemaRegistry:
         `is_uploaded`: by an administrator, and not by a client that connects. Raises
         `IncompatibleSchemaError` if the strategy of the settings does not allow it.
         """
-        if len(schema.definition) > DEFINITION_BYTES_MAX:
-            raise IncompatibleSchemaError(
-                f"a schema of {len(schema.definition)} bytes is above the limit of"
-                f" {DEFINITION_BYTES_MAX}"
-            )
-        check_definition(schema)
-        wanted = fingerprint(schema)
+        wanted = _fingerprint(schema)
 
         async def attempt() -> bytes:  # finds what another, or we, just wrote
             versions = await self._versions.look(topic)
             if (known := versions.by_fingerprint.get(wanted)) is not None:
                 return known.version
+            check_definition(schema)
             if not is_uploaded and not settings.is_allow_auto_update_schema_enabled:
                 raise IncompatibleSchemaError(
                     "Schema not found and schema auto updating is disabled."
@@ -141,7 +136,7 @@ class SchemaRegistry:
     async def check_next(self, topic: TopicName, schema: Schema, settings: BrokerSettings) -> None:
         """Raise `IncompatibleSchemaError` if this schema may not be the topic's next version."""
         versions = await self._versions.look(topic)
-        if fingerprint(schema) not in versions.by_fingerprint:
+        if _fingerprint(schema) not in versions.by_fingerprint:
             existing = [stored.schema for stored in versions.current]
             check_compatible(schema, existing, settings.schema_compatibility_strategy)
 
@@ -155,6 +150,7 @@ class SchemaRegistry:
         strategy = settings.schema_compatibility_strategy
         if request.schema is None:
             return
+        reader = (_fingerprint(request.schema), strategy)
         versions = await self._versions.look(request.topic)
         if not versions.current and topic.is_idle:
             await self.get_or_create(request.topic, request.schema, settings)
@@ -166,9 +162,9 @@ class SchemaRegistry:
                 "Failed to add schema to an active topic with empty(BYTES) schema:"
                 f" new schema type {request.schema.type.name}"
             )
-        reader = (fingerprint(request.schema), strategy)
         if reader not in versions.readers:
-            check_definition(request.schema)
+            if reader[0] not in versions.by_fingerprint:
+                check_definition(request.schema)
             check_reader(request.schema, [each.schema for each in versions.current], strategy)
             versions.remember_reader(reader)
 
@@ -194,3 +190,12 @@ class SchemaRegistry:
     async def delete(self, topic: TopicName) -> None:
         """Delete all versions because the topic is being deleted. It is fine if there are none."""
         await self._versions.delete(topic)
+
+
+def _fingerprint(schema: Schema) -> bytes:
+    """Raises `IncompatibleSchemaError` for a definition too large to be looked at."""
+    if len(schema.definition) > DEFINITION_BYTES_MAX:
+        raise IncompatibleSchemaError(
+            f"a schema of {len(schema.definition)} bytes is above the limit of {DEFINITION_BYTES_MAX}"
+        )
+    return fingerprint(schema)

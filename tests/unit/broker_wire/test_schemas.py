@@ -170,7 +170,7 @@ def test_definitions_are_valid_where_pulsar_says_so(is_accepted: bool) -> None:
     assert not differences
 
 
-async def test_a_definition_that_was_stored_when_it_passed_is_still_compared() -> None:
+async def test_a_definition_that_was_stored_before_it_was_checked_is_still_used() -> None:
     """Earlier releases took a field twice."""
     metadata = MemoryMetadataStore()
     twice = avro(A, A)
@@ -178,9 +178,12 @@ async def test_a_definition_that_was_stored_when_it_passed_is_still_compared() -
     value = other.replace(*(base64.b64encode(each.definition) for each in (avro(A), twice)))
     await metadata.create("/schemas/public/default/orders/0", value)
     registry = SchemaRegistry(metadata)
+    assert await registry.get_or_create(TOPIC, twice, SETTINGS) == version_bytes(0)
+    request = SubscribeRequest(TOPIC, "s", 1, SubscriptionType.SHARED, "", schema=twice)
+    await registry.check_consumer(request, MemoryTopic(TOPIC, keeps_acks=False), SETTINGS)
     assert await registry.get_or_create(TOPIC, avro(A), SETTINGS) == version_bytes(1)
     with pytest.raises(IncompatibleSchemaError, match="field a is there twice"):
-        await registry.get_or_create(TOPIC, twice, SETTINGS)
+        await registry.get_or_create(TOPIC, avro(A, A, B_OPTIONAL), SETTINGS)
 
 
 async def test_the_same_schema_has_the_same_version() -> None:
@@ -272,6 +275,15 @@ async def test_properties_that_do_not_fit_beside_the_definition_are_refused() ->
     with pytest.raises(IncompatibleSchemaError, match="properties"):
         await registry.get_or_create(TOPIC, large, SETTINGS)
     assert await registry.all(TOPIC) == []
+
+
+async def test_a_consumer_may_bring_no_larger_definition_than_a_producer() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    await registry.get_or_create(TOPIC, avro(A), SETTINGS)
+    large = avro({**A, "doc": "x" * DEFINITION_BYTES_MAX})
+    request = SubscribeRequest(TOPIC, "s", 1, SubscriptionType.SHARED, "", schema=large)
+    with pytest.raises(IncompatibleSchemaError, match="above the limit"):
+        await registry.check_consumer(request, MemoryTopic(TOPIC, keeps_acks=False), SETTINGS)
 
 
 async def test_updates_can_be_switched_off() -> None:
