@@ -30,6 +30,7 @@ from ackgate.broker.wire.errors import (
 )
 from ackgate.broker.wire.names import NamespaceName, TopicName
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.requests import SchemaType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,6 +181,8 @@ def get_or_create_schema(session: Connection, command: pb.CommandGetOrCreateSche
     """GET_OR_CREATE_SCHEMA: the version of this schema, a new one if it was not known."""
     topic = requests.topic_name(command.topic)
     schema = requests.schema(command.schema)
+    if schema is not None and schema.type is SchemaType.NONE:
+        schema = None  # only who opens a producer or consumer with it brings it
 
     async def answer() -> bytes:
         await session.context.registry.topic(topic, create=False)

@@ -101,10 +101,6 @@ class SchemaType(enum.IntEnum):
     EXTERNAL = 22
 
 
-_SCHEMALESS: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
-"""Schema types that a client sends when it has no schema of its own."""
-
-
 @dataclass(frozen=True, slots=True)
 class Schema:
     """A schema as a client states it."""
@@ -274,9 +270,12 @@ def key_shared_policy(meta: pb.KeySharedMeta) -> KeySharedRequest:
 
 
 def schema(message: pb.Schema) -> Schema | None:
-    """Convert a client's schema; None if it has none."""
+    """Convert a client's schema; None if it takes whatever the topic has.
+
+    NONE, which the Go client's bytes are, is a schema as any other: the topic has it from then on.
+    """
     schema_type = SchemaType(message.type)
-    if schema_type in _SCHEMALESS:
+    if schema_type is SchemaType.AUTO_CONSUME:
         return None
     return Schema(
         name=message.name,

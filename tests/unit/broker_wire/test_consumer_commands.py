@@ -351,6 +351,30 @@ async def test_a_consumer_brings_the_schema_of_a_topic_that_nobody_uses() -> Non
             await client.subscribe("bare", "s", schema=schema(AVRO))
 
 
+@pytest.mark.parametrize("brings_none", ["producer", "consumer"])
+async def test_bytes_of_a_client_that_names_their_schema_are_a_schema(brings_none: str) -> None:
+    """The Go client's bytes are a schema of type NONE; Pulsar 4.0.7 answers the same."""
+    none, text = schema(b"", 0), schema(b"", 1)
+    async with serving() as server, await server.connect() as client:
+        if brings_none == "producer":
+            producer = await client.producer("t", schema=none)
+            assert producer.success.schema_version == bytes(8)
+        else:
+            await client.subscribe("t", "first", schema=none)
+        asking = pb.CommandGetSchema(request_id=900, topic="t", schema_version=bytes(8))
+        reply = await client.request(pb.BaseCommand(type=Type.GET_SCHEMA, getSchema=asking), 900)
+        assert reply.getSchemaResponse.schema.type == pb.Schema.NoSchema
+        assert (await client.producer("t", schema=none)).success.schema_version == bytes(8)
+        await client.subscribe("t", "s", schema=none)
+        with pytest.raises(RefusedError, match="exists schema type NONE, new schema type STRING"):
+            await client.producer("t", schema=text)
+        with pytest.raises(RefusedError, match="exists schema type NONE, new schema type STRING"):
+            await client.subscribe("t", "s2", schema=text)
+        await client.producer("typed", schema=text)
+        with pytest.raises(RefusedError, match="exists schema type STRING, new schema type NONE"):
+            await client.producer("typed", schema=none)
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -371,9 +395,9 @@ async def test_a_schema_that_is_not_there(fields: dict[str, Any], code: ServerEr
 async def test_get_or_create_schema() -> None:
     async with serving() as server, await server.connect() as client:
 
-        async def create(definition: bytes) -> bytes:
+        async def create(definition: bytes, schema_type: int = 4) -> bytes:
             creating = pb.CommandGetOrCreateSchema(
-                request_id=900, topic="t", schema=schema(definition)
+                request_id=900, topic="t", schema=schema(definition, schema_type)
             )
             command = pb.BaseCommand(type=Type.GET_OR_CREATE_SCHEMA, getOrCreateSchema=creating)
             reply = await client.request(command, 900)
@@ -386,3 +410,4 @@ async def test_get_or_create_schema() -> None:
         assert await create(AVRO) == bytes(8)
         with pytest.raises(RefusedError, match="INCOMPATIBLE_SCHEMA"):
             await create(OTHER)
+        assert await create(b"", 0) == b""

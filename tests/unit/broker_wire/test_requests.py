@@ -112,9 +112,8 @@ def test_a_producer_may_have_no_name_and_no_schema() -> None:
     assert request.access_mode is AccessMode.SHARED
     assert request.topic_epoch is None
     assert request.is_name_from_user
-    for schemaless in (0, 21):
-        stated = producer(schema=pb.Schema(name="", type=schemaless, schema_data=b""))
-        assert requests.producer_request(stated).schema is None
+    stated = producer(schema=pb.Schema(name="", type=21, schema_data=b""))
+    assert requests.producer_request(stated).schema is None
 
 
 def test_a_producer_with_everything() -> None:
