@@ -1,7 +1,8 @@
 """``ackgate stats`` and ``ackgate overview``: how subscriptions stand, from a broker or from its files.
 
 Edge: prints. For people a table and pictures, for programs JSON: one object, or with ``--watch``
-one a line. While watching, a broker that does not answer is reported and asked again.
+one a line. What cannot be read is named in the answer, and the exit code is 1. While watching, a
+broker that does not answer is reported and asked again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ackgate.broker.stats import CELLS_MAX, to_json
 from ackgate.broker.wire import check_subscription_name
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ackgate.broker.stats import OverviewAnswer, OverviewQuery
     from ackgate.commands.stats.answer import StatsAnswer
 
+AnswerT = TypeVar("AnswerT", "StatsAnswer", "OverviewAnswer")
+
 WATCH_SECONDS_MIN: Final = 0.1
 WATCH_SECONDS_MAX: Final = 86_400.0
 _REPAINT: Final = "\x1b[H\x1b[J"
@@ -33,7 +36,7 @@ _REPAINT: Final = "\x1b[H\x1b[J"
 
 
 def run_stats(arguments: argparse.Namespace) -> int:
-    """Ask once, or again and again until interrupted. Raises `AckGateError`."""
+    """Ask once, or again and again until interrupted. Returns the exit code. Raises `AckGateError`."""
     look = Look.of_terminal()
     if arguments.subscription is not None:
         check_subscription_name(arguments.subscription)
@@ -43,11 +46,11 @@ def run_stats(arguments: argparse.Namespace) -> int:
         if arguments.json
         else partial(render, look=look)
     )
-    return _answered(arguments, lambda: show(ask()))
+    return _answered(arguments, ask, show)
 
 
 def run_overview(arguments: argparse.Namespace) -> int:
-    """Print all subscriptions, worst first; once, or again and again. Raises `AckGateError`."""
+    """Print all subscriptions, worst first; otherwise as `run_stats`."""
     from ackgate.broker.stats import (  # noqa: PLC0415 - `run_stats` starts faster without these
         PAGE_ROWS_MAX,
         Order,
@@ -71,15 +74,21 @@ def run_overview(arguments: argparse.Namespace) -> int:
     ask = _overview_question(arguments, query)
     if arguments.json:
         indent = None if arguments.watch is not None else 2
-        return _answered(arguments, lambda: json.dumps(to_json(ask()), indent=indent))
-    return _answered(arguments, lambda: render_overview(ask(), look))
+        return _answered(arguments, ask, lambda answer: json.dumps(to_json(answer), indent=indent))
+    return _answered(arguments, ask, partial(render_overview, look=look))
 
 
-def _answered(arguments: argparse.Namespace, text: Callable[[], str]) -> int:
-    """Print the text once, or with ``--watch`` until interrupted."""
+def _answered(
+    arguments: argparse.Namespace, ask: Callable[[], AnswerT], show: Callable[[AnswerT], str]
+) -> int:
+    """Print the answer once, or with ``--watch`` until interrupted.
+
+    Returns 1 if something is missing in it.
+    """
     if arguments.watch is None:
-        _say(text())
-        return 0
+        answer = ask()
+        _say(show(answer))
+        return 1 if answer.missing else 0
     if not WATCH_SECONDS_MIN <= arguments.watch <= WATCH_SECONDS_MAX:
         raise ConfigurationError(
             f"--watch {arguments.watch}: from {WATCH_SECONDS_MIN} to {WATCH_SECONDS_MAX:.0f} s"
@@ -87,7 +96,7 @@ def _answered(arguments: argparse.Namespace, text: Callable[[], str]) -> int:
     repaint = _REPAINT if sys.stdout.isatty() and not arguments.json else ""
     while True:
         try:
-            shown = text()
+            shown = show(ask())
         except (StorageError, SessionLostError) as error:
             print(repaint, end="", flush=True)  # noqa: T201
             print(error, file=sys.stderr, flush=True)  # noqa: T201

@@ -28,7 +28,15 @@ from ackgate.broker.stats import (
 from ackgate.broker.wire import InvalidTopicNameError, TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.cursor import ManagedCursor, MessageLedgers
-from ackgate.errors import AckGateError, CallerError, NoSuchLedgerError, NoSuchNodeError
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    CorruptRecordError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    StorageError,
+)
 from ackgate.persistence.cursors.offline import read_cursor
 from ackgate.persistence.nodes.paths import (
     EMBEDDED_NAMESPACE,
@@ -52,6 +60,11 @@ if TYPE_CHECKING:
     from ackgate.persistence.offline_storage import StoragePlaces
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
+_READS_MAX: Final = 5
+"""How often a cursor is read while its topic's ledgers change."""
+
+_UNREADABLE: Final = (CorruptRecordError, StorageError)
+
 _TOPIC_DEPTH: Final = 4
 """Path pieces below `MANAGED_LEDGERS`: tenant, namespace, ``persistent``, topic."""
 
@@ -74,8 +87,9 @@ def stored_stats(
     Metadata and ledgers are in the data directory, unless `config` (the broker's broker.conf) names
     other places, or `metadata_url`, `bookies` (directories with commas between) and `bookkeeper`
     (the URI of a BookKeeper cluster) do. `cells`: into how many slices a ledger's picture is cut.
-    Raises `CallerError` (no such topic or subscription), `ConfigurationError` (nothing there),
-    `StorageError`, `CorruptRecordError`.
+    Subscriptions and partitions that cannot be read are in the answer's `missing`. Raises
+    `CallerError` (no such topic or subscription), `ConfigurationError` (nothing there),
+    `StorageError`, `CorruptRecordError` (nothing that was asked for can be read).
     """
     places = storage_places(
         data_directory=data_directory,
@@ -93,11 +107,22 @@ async def _read_stats(
     async with opened_ledgers(places) as opened:
         storage = _Storage(opened.metadata, opened.client, places.password)
         found = await storage.topic(topic)
-        answers = [
-            answer
-            for part in await storage.parts(found)
-            for answer in await storage.subscriptions(part, subscription, cells)
-        ]
+        answers: list[SubscriptionAnswer] = []
+        failures: dict[str, AckGateError] = {}
+        for part in await storage.parts(found):
+            where = "" if part == found else f"{part.name} "
+            try:
+                read = await storage.subscriptions(part, subscription, cells)
+            except _UNREADABLE as error:
+                if part == found or isinstance(error, MetadataStoreError):
+                    raise
+                failures[part.name] = error
+            else:
+                answers += read.answers
+                failures |= {f"{where}{name}": error for name, error in read.failures.items()}
+        if subscription is not None and not answers:
+            for failure in failures.values():
+                raise failure
         knows_messages = not found.is_embedded or await storage.keeps_messages(found)
     return StatsAnswer(
         topic=found.name,
@@ -107,6 +132,7 @@ async def _read_stats(
         subscriptions=tuple(answers),
         is_embedded=found.is_embedded,
         knows_messages=knows_messages,
+        missing=tuple(f"{name}: {error}" for name, error in failures.items()),
     )
 
 
@@ -141,11 +167,14 @@ async def _read_overview(query: OverviewQuery, places: StoragePlaces) -> Overvie
         missing: list[str] = []
         for topic in await storage.topics():
             try:
-                answers = await storage.subscriptions(topic, None, 1)
-            except AckGateError as error:  # damaged, or deleted meanwhile
+                read = await storage.subscriptions(topic, None, 1)
+            except NoSuchNodeError:
+                continue  # deleted meanwhile
+            except AckGateError as error:
                 missing.append(f"{topic.name}: {error}")
                 continue
-            rows += [_stored_row(answer, now_ms) for answer in answers]
+            rows += [_stored_row(answer, now_ms) for answer in read.answers]
+            missing += [f"{topic.name} {name}: {error}" for name, error in read.failures.items()]
     rows.sort(key=lambda row: (row.topic, row.subscription))
     found = page_of_rows(rows, query)
     return OverviewAnswer(
@@ -217,6 +246,14 @@ class _Read(NamedTuple):
     duration_ms: float
 
 
+class _Found(NamedTuple):
+    """The subscriptions of one topic or partition."""
+
+    answers: list[SubscriptionAnswer]
+    failures: dict[str, AckGateError]
+    """Subscriptions that cannot be read, and why."""
+
+
 class _Storage:
     """Metadata and ledgers, opened for reading."""
 
@@ -272,39 +309,60 @@ class _Storage:
         count = await read_partition_count(self._metadata, name)
         return [_Topic.of(name.partition(index)) for index in range(count)] or [topic]
 
-    async def subscriptions(
-        self, topic: _Topic, wanted: str | None, cells: int
-    ) -> list[SubscriptionAnswer]:
+    async def subscriptions(self, topic: _Topic, wanted: str | None, cells: int) -> _Found:
         """Read the subscriptions of one topic or partition.
 
-        Raises `CallerError` if one is not there.
+        Raises `CallerError` if one is not there (`NoSuchNodeError`: the topic).
         """
-        path = topic.path
-        stored = await self._metadata.get(path)
-        if stored is None:
-            raise CallerError(f"Topic {topic.name} not found")
-        present = map(name_of_node, await self._metadata.children(path))
+        stored = await self._node(topic)
+        present = map(name_of_node, await self._metadata.children(topic.path))
         names = [wanted] if wanted is not None else [s for s in present if s not in HIDDEN_CURSORS]
-        reads: dict[str, _Read] = {}
-        for subscription in names:
-            try:
-                reads[subscription] = await self._read(path, subscription)
-            except NoSuchNodeError:
-                if wanted is not None:  # else it was deleted meanwhile
-                    raise CallerError(
-                        f"Subscription {wanted} not found for topic {topic.name}"
-                    ) from None
-        if not stored.value:  # an embedding host keeps the messages itself
-            each = [_ledgers_of_a_host(read.view) for read in reads.values()]
-        else:
+        reads: dict[str, _Read | None] = dict.fromkeys(names)
+        failures: dict[str, AckGateError] = {}
+        answers: dict[str, SubscriptionAnswer] = {}
+        for _ in range(_READS_MAX):
+            for name in names:
+                try:
+                    reads[name] = await self._read(topic.path, name)
+                except NoSuchNodeError:
+                    if wanted is not None:  # else it was deleted meanwhile
+                        raise CallerError(
+                            f"Subscription {wanted} not found for topic {topic.name}"
+                        ) from None
+                    reads[name] = None
+                except _UNREADABLE as error:
+                    if isinstance(error, MetadataStoreError):
+                        raise
+                    reads[name], failures[name] = None, error
             # Read after the cursors, so that it includes every message that they have acked.
-            node = decode_topic_node(stored.value, path=path)
-            views = [read.view for read in reads.values()]
-            each = [await self._message_ledgers(node, views)] * len(views)
-        return [
-            _answer(topic.name, subscription, read, ledgers, cells)
-            for (subscription, read), ledgers in zip(reads.items(), each, strict=True)
-        ]
+            before, stored = stored, await self._node(topic)
+            there = {name: read for name, read in reads.items() if read is not None}
+            ledgers = await self._ledgers(topic, stored, [read.view for read in there.values()])
+            answers = {
+                name: _answer(topic.name, name, read, each, cells)
+                for (name, read), each in zip(there.items(), ledgers, strict=True)
+            }
+            # A ledger that was begun or trimmed between two reads makes acks seem impossible.
+            names = [] if stored == before else [n for n, a in answers.items() if not _fits(a)]
+            if not names:
+                break
+        return _Found(list(answers.values()), failures)
+
+    async def _node(self, topic: _Topic) -> bytes:
+        """The topic's node. Raises `NoSuchNodeError`."""
+        stored = await self._metadata.get(topic.path)
+        if stored is None:
+            raise NoSuchNodeError(f"Topic {topic.name} not found")
+        return stored.value
+
+    async def _ledgers(
+        self, topic: _Topic, stored: bytes, views: list[StoredCursorView]
+    ) -> list[MessageLedgers]:
+        """The message ledgers, for each cursor."""
+        if not stored:  # an embedding host keeps the messages itself
+            return list(map(_ledgers_of_a_host, views))
+        node = decode_topic_node(stored, path=topic.path)
+        return [await self._message_ledgers(node, views)] * len(views)
 
     async def _read(self, path: str, subscription: str) -> _Read:
         began = time.perf_counter()
@@ -361,6 +419,12 @@ def _ledgers_of_a_host(view: StoredCursorView) -> MessageLedgers:
         ledgers.open_ledger(ledger_id)
         ledgers.close_ledger(ledger_id, max([_entries_acked(view, ledger_id), *partly]))
     return ledgers
+
+
+def _fits(answer: SubscriptionAnswer) -> bool:
+    """Whether each stored ack is of an entry that exists."""
+    recovery = answer.ack_state.recovery
+    return recovery is None or recovery.dropped is None or recovery.dropped.is_clean
 
 
 def _answer(

@@ -30,7 +30,7 @@ CONSUMERS_MAX: Final = 20
 """Consumers of one subscription that are listed."""
 
 MISSING_MAX: Final = 20
-"""Lines about what is missing in the overview."""
+"""Lines about what is missing in an answer."""
 
 STATE_COLUMNS: Final = 9
 SPARK_COLUMNS: Final = 16
@@ -72,11 +72,19 @@ def render(answer: StatsAnswer, look: Look) -> str:
     lines = [f"{look.bold(answer.topic)}  {look.dim(source)}"]
     if not answer.knows_messages:
         lines.append(look.dim("an embedding host's: entries after the last ack are not known here"))
+    lines += _missing(answer.missing, look)
     for subscription in answer.subscriptions:
         lines += ("", *_subscription(answer, subscription, look))
-    if not answer.subscriptions:
+    if not answer.subscriptions and not answer.missing:
         lines.append("no subscriptions")
     return "\n".join(lines)
+
+
+def _missing(missing: Sequence[str], look: Look) -> Iterator[str]:
+    for why in missing[:MISSING_MAX]:
+        yield look.bad(printable(f"not in it: {why}"))
+    if len(missing) > MISSING_MAX:
+        yield look.bad(f"not in it: {len(missing) - MISSING_MAX:,} more")
 
 
 def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
@@ -395,10 +403,7 @@ def _overview(answer: OverviewAnswer, look: Look) -> Iterator[str]:
     states = ", ".join(f"{number:,} {name}" for name, number in answer.severities.items() if number)
     total = look.bold(count(answer.total, "subscription"))
     yield f"{total}{': ' if states else ''}{states}  {look.dim(source)}"
-    for why in answer.missing[:MISSING_MAX]:
-        yield look.bad(printable(f"not in it: {why}"))
-    if len(answer.missing) > MISSING_MAX:
-        yield look.bad(f"not in it: {len(answer.missing) - MISSING_MAX:,} more")
+    yield from _missing(answer.missing, look)
     for row in answer.rows:
         yield from _row(row, answer.taken_ms, look)
     shown = answer.offset + len(answer.rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor import unacked_nacks
-from ackgate.errors import NoSuchNodeError
+from ackgate.errors import CorruptRecordError, NoSuchNodeError
 from ackgate.persistence.cursors.loading import read_node, read_stored
 from ackgate.persistence.cursors.node import internal_properties, users_properties
 
@@ -107,13 +107,19 @@ async def read_cursor(
         if found is None:
             raise NoSuchNodeError(f"there is no cursor {path}")
         node = found.node
-        stored = await read_stored(path, node, open_beside, scan_entries_max=scan_entries_max)
+        failure: CorruptRecordError | None = None
+        try:
+            stored = await read_stored(path, node, open_beside, scan_entries_max=scan_entries_max)
+        except CorruptRecordError as error:
+            failure = error
         # A writer may have replaced the ledger between our two looks; then look again.
-        if stored.lost is None or attempt == _ATTEMPTS_MAX:
+        if (failure is None and stored.lost is None) or attempt == _ATTEMPTS_MAX:
             break
         again = await read_node(metadata, path)
         if again is not None and again.version == found.version:
             break
+    if failure is not None:
+        raise failure
     record = stored.state.record
     return StoredCursorView(
         path=path,

@@ -363,7 +363,7 @@ async def test_a_subscription_that_is_deleted_amid_reading_is_left_out(embedded:
         forgetting: Any = Forgetting(opened.metadata, "idle")
         storage = _Storage(forgetting, opened.client, places.password)
         topic = await storage.topic("orders")
-        [answer] = await storage.subscriptions(topic, None, 64)
+        [answer] = (await storage.subscriptions(topic, None, 64)).answers
         assert answer.subscription == "billing"
         with pytest.raises(CallerError, match="Subscription idle not found"):
             await storage.subscriptions(topic, "idle", 64)
@@ -555,7 +555,7 @@ def test_the_overview_of_files_does_without_what_is_damaged(
         await store.close()
 
     asyncio.run(damage())
-    assert main(["overview", "--data-dir", str(directory)]) == 0
+    assert main(["overview", "--data-dir", str(directory)]) == 1
     text = capsys.readouterr().out
     assert "not in it: persistent://embedded/default/eu/orders: " in text
     assert "billing" in text

@@ -29,6 +29,9 @@ from ackgate.persistence import (
     read_cursor,
 )
 from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
+from ackgate.persistence.cursors.node import decode_cursor_node, encode_cursor_node
+from ackgate.persistence.ports import MetadataStore, NodeValue
+from ackgate.persistence.records.limits import packing
 from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.persistence.store_world import (
     PATH,
@@ -703,6 +706,41 @@ async def test_offline_reading_sees_everything_and_touches_nothing() -> None:
     assert world.metadata.puts == puts
     with pytest.raises(NoSuchNodeError):
         await read_cursor(PATH + "x", ledger_client=world.ledgers, metadata=world.metadata)
+
+
+class BehindOnce:
+    """A metadata store whose first answer is older than what is stored by then."""
+
+    def __init__(self, store: MetadataStore, answer: NodeValue) -> None:
+        self._store = store
+        self._answers = [answer]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, path: str) -> NodeValue | None:
+        return self._answers.pop() if self._answers else await self._store.get(path)
+
+
+@virtual
+async def test_offline_reading_beside_a_roll_over_finds_the_new_ledger() -> None:
+    world = World(managed_ledger_cursor_max_entries_per_ledger=2)
+    store = await world.open()
+    ack(store, 1)
+    await store.flush()
+    before = await world.metadata.get(PATH)
+    assert before is not None
+    node = decode_cursor_node(before.value, path=PATH)
+    for entry in (3, 5, 7, 9):
+        ack(store, entry)
+        await store.flush()
+    assert node.cursor_ledger_id not in world.stored
+    # A large state is in the ledger only.
+    value = encode_cursor_node(node._replace(state=None), packing(world.settings))
+    behind: Any = BehindOnce(world.metadata, before._replace(value=value))
+    view = await read_cursor(PATH, ledger_client=world.ledgers, metadata=behind)
+    assert (view.source, view.lost) == (RecoverySource.LEDGER, None)
+    assert list(view.snapshot.acked[3]) == [1, 3, 5, 7, 9]
 
 
 # -------------------------------------------------------------------- recovery, at the edge
