@@ -27,6 +27,7 @@ from ackgate.errors import (
     DigestMismatchError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    NoSuchNodeError,
     StorageError,
 )
 from ackgate.persistence.bookkeeper import BookKeeperClient, client_settings
@@ -69,6 +70,9 @@ if TYPE_CHECKING:
 
 _READ_STEP: Final = 200
 """Entries of one read."""
+
+_LOOKS_MAX: Final = 5
+"""How often a cursor is read while its topic's ledgers change."""
 
 _LEDGERS_AT_ONCE: Final = 32
 _NAMESPACES_KEPT: Final = 64
@@ -216,10 +220,10 @@ class PulsarCluster:
         return there
 
     async def node(self, topic: PulsarTopic) -> StoredTopic:
-        """The topic's node: its ledgers. Raises `CallerError`, `CorruptRecordError`."""
+        """The topic's node: its ledgers. Raises `NoSuchNodeError`, `CorruptRecordError`."""
         node = await self._nodes.get(topic.path)
         if node is None:
-            raise CallerError(f"there is no topic {topic} in {self.url}")
+            raise NoSuchNodeError(f"there is no topic {topic} in {self.url}")
         return decode_managed_ledger(node.value, name=f"{self.url}{topic.path}")
 
     async def topic(self, topic: PulsarTopic, *, only_confirmed: bool = False) -> TopicView:
@@ -338,16 +342,31 @@ class PulsarCluster:
         """The topic with its cursors, or these. Raises as `topic`."""
         names = await self.subscriptions(topic) if subscriptions is None else subscriptions
         stored = await self.node(topic)
-        read = []
+        reads: dict[str, ReadCursor | None] = dict.fromkeys(names)
         failures: dict[str, AckGateError] = {}
-        for name in names:
-            try:
-                read.append(await self._cursor(topic, name, stored))
-            except AckGateError as error:
-                failures[name] = error
-        # After the cursors: what they have acked was written before.
-        view = await self.topic(topic)
-        return TopicLook(view, [cursor.against(view) for cursor in read], failures)
+        for attempt in range(1, _LOOKS_MAX + 1):
+            for name in names:
+                reads[name] = None
+                try:
+                    reads[name] = await self._cursor(topic, name, stored)
+                except NoSuchNodeError as error:
+                    if subscriptions is not None:  # else it was deleted meanwhile
+                        failures[name] = error
+                except AckGateError as error:
+                    failures[name] = error
+            # After the cursors: what they have acked was written before.
+            view = await self.topic(topic)
+            cursors = [read.against(view) for read in reads.values() if read is not None]
+            # A ledger that was begun or trimmed between two reads makes acks seem impossible.
+            strange = [
+                cursor.subscription
+                for cursor in cursors
+                if not cursor.misfits.is_clean or cursor.acks.ranges_unread
+            ]
+            if not strange or view.node == stored or attempt == _LOOKS_MAX:
+                break
+            names, stored = strange, view.node
+        return TopicLook(view, cursors, failures)
 
     async def _cursor(self, topic: PulsarTopic, name: str, stored: StoredTopic) -> ReadCursor:
         path = f"{topic.path}/{encoded(name)}"
@@ -356,7 +375,7 @@ class PulsarCluster:
         while True:
             node = await self._nodes.get(path)
             if node is None:
-                raise CallerError(f"{topic} has no subscription {name!r}")
+                raise NoSuchNodeError(f"{topic} has no subscription {name!r}")
             decoded = decode_cursor_node(node.value, name=f"{self.url}{path}", entry_counts=counts)
             acks = decoded.state or PersistedAcks(EARLIEST, {}, {})
             view = ReadCursor(name, decoded, node.modified_ms, acks)

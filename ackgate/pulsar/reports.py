@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError, NoSuchLedgerError, StorageError
 from ackgate.pulsar.restarts import PersistCaps, gate_outlook, kept_by, missing_on_disk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyroaring import BitMap
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from ackgate.pulsar.nodes import PulsarTopic
     from ackgate.pulsar.policies import PulsarPolicies
     from ackgate.pulsar.restarts import GateOutlook
-    from ackgate.pulsar.views import BucketView, CursorView, TopicView
+    from ackgate.pulsar.views import BucketView, CursorView, TopicLook, TopicView
+
+_LOOKS_MAX: Final = 5
+"""How often a topic is looked at while its ledgers are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +186,38 @@ class TopicLedger:
 
 
 async def topic_ledgers(
-    cluster: PulsarCluster, topic: PulsarTopic, policies: PulsarPolicies | None = None
+    cluster: PulsarCluster,
+    topic: PulsarTopic,
+    policies: PulsarPolicies | None = None,
+    *,
+    failed: Callable[[str, AckGateError], None] | None = None,
 ) -> list[TopicLedger]:
     """Ledgers of the topic's messages, of its cursors and of buckets of delayed messages, in this order.
 
-    `policies`: those in force, for `retained_until_ms`. Raises `CallerError`, `CorruptRecordError`,
+    `policies`: those in force, for `retained_until_ms`. `failed`: takes each subscription that cannot be
+    read, and why; its ledgers are not among the rows. Raises `CallerError`, `CorruptRecordError`,
     `StorageError`.
     """
-    view, cursors, failures = await cluster.look(topic)
+    look = await cluster.look(topic)
+    for _ in range(_LOOKS_MAX):
+        rows = await _rows(cluster, look, policies)
+        missing = {row.ledger_id for row in rows if row.is_missing}
+        if not missing:
+            break
+        # A broker deletes a ledger after it was taken out of the node: it may have been named before.
+        look = await cluster.look(topic)
+        if missing <= look.ledger_ids:
+            break
+    if failed is not None:
+        for name, error in look.failures.items():
+            failed(name, error)
+    return rows
+
+
+async def _rows(
+    cluster: PulsarCluster, look: TopicLook, policies: PulsarPolicies | None
+) -> list[TopicLedger]:
+    view, cursors, failures = look
     rows = []
     bytes_after = view.bytes
     for stored in view.node.ledgers:

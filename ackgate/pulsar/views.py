@@ -102,6 +102,16 @@ class TopicLook(NamedTuple):
     failures: dict[str, AckGateError]
     """Cursors that cannot be read, and why."""
 
+    @property
+    def ledger_ids(self) -> set[int]:
+        """All ledgers that the topic and its cursors name."""
+        named = {ledger.ledger_id for ledger in self.view.node.ledgers}
+        for cursor in self.cursors:
+            named.update(place.snapshot_ledger_id for place in cursor.buckets)
+            if cursor.cursor_ledger_id is not None:
+                named.add(cursor.cursor_ledger_id)
+        return named
+
 
 @dataclass(frozen=True, slots=True)
 class ReadCursor:

@@ -36,6 +36,7 @@ from ackgate.persistence.messages.frame import framed
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
 from ackgate.pulsar import PulsarCluster, PulsarTopic, report_topic, topic_ledgers
+from ackgate.pulsar.nodes import PulsarNodes
 from ackgate.pulsar.proto import stored_pb2 as pb
 from tests.support.bookkeeper import RealBookKeeper
 
@@ -265,6 +266,22 @@ async def test_a_damaged_node_does_not_hide_the_others(
     code, out, err = await command(capsys, "cursors", "--subscription", "broken", *where)
     assert (code, out) == (2, "")
     assert f"{TOPIC} broken: " in err
+    code, out, err = await command(capsys, "ledgers", TOPIC, *where)
+    assert (code, "cursor worker" in out, err.count("\n")) == (1, True, 1)
+    assert f"{TOPIC} broken: " in err
+    partition = "/managed-ledgers/public/default/persistent/parted-partition-"
+    made.put("/admin/partitioned-topics/public/default/persistent/parted", b'{"partitions": 2}')
+    made.put(f"{partition}0", b"\xff\xff")
+    made.put(f"{partition}1", pb.ManagedLedgerInfo().SerializeToString())
+    for action in ("stats", "ledgers"):
+        code, out, err = await command(capsys, action, "parted", *where)
+        assert (code, err.count("\n")) == (1, 1), (out, err)
+        assert "parted-partition-0: " in err
+        assert "parted-partition-1" in out
+    made.put(f"{partition}1", b"\xff\xff")
+    for words in (["stats", "--json"], ["stats"], ["ledgers"]):
+        code, out, err = await command(capsys, *words, "parted", *where)
+        assert (code, out, err.count("\n")) == (2, "", 2)
 
 
 async def test_a_ledger_that_is_named_and_gone(
@@ -479,6 +496,93 @@ async def test_a_cursors_ledger_that_is_replaced_amid_reading(
     [cursor] = await cluster.cursors(PulsarTopic.parse(TOPIC))
     assert (cursor.source, cursor.acks.mark_delete) == ("ledger", Position(a, 20))
     assert cursor.trouble is None
+
+
+async def test_ledgers_that_are_begun_and_trimmed_amid_reading(
+    made: Made, cluster: PulsarCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic's node is read before its cursors and after them; a broker goes on in between."""
+    a, b = made.closed.ledger_id, made.opened.ledger_id
+    topic, viewed = PulsarTopic.parse(TOPIC), cluster.topic
+    only_a, only_b = pb.ManagedLedgerInfo(), pb.ManagedLedgerInfo()
+    only_a.ledgerInfo.add(ledgerId=a, timestamp=0)
+    only_b.ledgerInfo.add(ledgerId=b, timestamp=0)
+    both = made.zookeeper.get(PATH)[0]
+    steps: list[tuple[bytes, bytes]] = []
+
+    async def meanwhile(*arguments: Any) -> Any:
+        if steps:
+            node, acks = steps.pop()
+            made.put(PATH, node)
+            await made.cursor.add_entry(acks)
+        return await viewed(*arguments)
+
+    monkeypatch.setattr(cluster, "topic", meanwhile)
+    # As old brokers write it: one range over two ledgers.
+    joined = pb.PositionInfo(ledgerId=a, entryId=9)
+    joined.individualDeletedMessages.add(
+        lowerEndpoint=pb.NestedPositionInfo(ledgerId=a, entryId=30),
+        upperEndpoint=pb.NestedPositionInfo(ledgerId=b, entryId=5),
+    )
+    await made.cursor.add_entry(joined.SerializeToString())
+    made.put(PATH, only_a.SerializeToString())
+    steps.append((both, joined.SerializeToString()))
+    [cursor] = await cluster.cursors(topic)
+    assert cursor.acks.ranges() == [(a, 31, 39), (b, 0, 5)]
+    assert (cursor.misfits.is_clean, cursor.acks.ranges_unread) == (True, 0)
+    # The cursor passes the first ledger, which goes.
+    steps.append((only_b.SerializeToString(), state((b, 0), (b, 5, 5))))
+    [cursor] = await cluster.cursors(topic)
+    assert cursor.acks.ranges() == [(b, 5, 5)]
+    assert cursor.misfits.is_clean
+
+
+async def test_what_is_deleted_amid_reading_is_left_out(
+    made: Made,
+    cluster: PulsarCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone = [PulsarTopic.parse("gone"), PulsarTopic.parse(TOPIC)]
+
+    async def listed(*_: object) -> AsyncIterator[PulsarTopic]:
+        for topic in gone:
+            yield topic
+
+    subscriptions = PulsarNodes.subscriptions
+
+    async def with_another(nodes: PulsarNodes, topic: PulsarTopic) -> list[str]:
+        return ["gone", *await subscriptions(nodes, topic)]
+
+    monkeypatch.setattr(PulsarNodes, "topics", listed)
+    monkeypatch.setattr(PulsarNodes, "subscriptions", with_another)
+    for action in ("topics", "cursors"):
+        code, out, err = await command(capsys, action, "--metadata", cluster.url)
+        assert (code, out.count("\n"), err) == (0, 1, "")
+    code, _, err = await command(
+        capsys, "stats", TOPIC, "--subscription", "gone", "--metadata", cluster.url
+    )
+    assert (code, err.count("\n")) == (2, 1)
+
+
+async def test_a_ledger_that_is_trimmed_amid_reading_is_not_missing(
+    made: Made, cluster: PulsarCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, looked = PulsarTopic.parse(TOPIC), cluster.look
+    both = made.zookeeper.get(PATH)[0]
+    node = pb.ManagedLedgerInfo()
+    node.ledgerInfo.add(ledgerId=2**30, entries=7, size=70, timestamp=1_000)
+    node.MergeFromString(both)
+    made.put(PATH, node.SerializeToString())
+
+    async def meanwhile(*arguments: Any) -> Any:
+        found = await looked(*arguments)
+        made.put(PATH, both)
+        return found
+
+    monkeypatch.setattr(cluster, "look", meanwhile)
+    rows = await topic_ledgers(cluster, topic)
+    assert [row.is_missing for row in rows] == [False, False, False]
 
 
 async def test_ledgers_with_a_password(

@@ -40,8 +40,11 @@ from ackgate.errors import (
     AckGateError,
     CallerError,
     ConfigurationError,
+    CorruptRecordError,
     MetadataStoreError,
+    NoSuchNodeError,
     SessionLostError,
+    StorageError,
 )
 from ackgate.persistence.offline_storage import quiet_logs
 from ackgate.pulsar import (
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 _TOPICS_AT_ONCE: Final = 64
 _CURSORS_AT_ONCE: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
+_UNREADABLE: Final = (CorruptRecordError, StorageError)
 TIMEOUT_SECONDS_MAX: Final = 86_400.0
 
 
@@ -198,6 +202,8 @@ async def _topics(cluster: PulsarCluster, arguments: argparse.Namespace, output:
         nodes = asyncio.gather(*map(cluster.node, group), return_exceptions=True)
         cursors = asyncio.gather(*map(cluster.subscriptions, group), return_exceptions=True)
         for topic, node, names in zip(group, await nodes, await cursors, strict=True):
+            if isinstance(node, NoSuchNodeError):
+                continue  # deleted meanwhile
             if isinstance(node, AckGateError):
                 output.failed(str(topic), node)
             elif isinstance(names, AckGateError):
@@ -221,6 +227,8 @@ async def _cursors(cluster: PulsarCluster, arguments: argparse.Namespace, output
             return_exceptions=True,
         )
         for topic, report in zip(group, reports, strict=True):
+            if isinstance(report, NoSuchNodeError):
+                continue  # deleted meanwhile
             if isinstance(report, AckGateError):
                 output.failed(str(topic), report)
                 continue
@@ -250,9 +258,13 @@ async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: 
     has_shown = False
     for topic in await cluster.partitions(arguments.topic):
         policies = await _policies(cluster, topic, keys, output)
-        report = await report_topic(
-            cluster, topic, subscriptions=wanted, caps=caps, policies=policies
-        )
+        try:
+            report = await report_topic(
+                cluster, topic, subscriptions=wanted, caps=caps, policies=policies
+            )
+        except _UNREADABLE as error:
+            output.failed(str(topic), error)
+            continue
         if arguments.admin is not None:
             # The disk is read first, so that memory is never behind it.
             live = await asyncio.to_thread(
@@ -263,8 +275,8 @@ async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: 
                 timeout_seconds=arguments.timeout,
             )
             report = report.beside(live)
-        for name, error in report.failures.items():
-            output.failed(f"{topic} {name}", error)
+        for name, failure in report.failures.items():
+            output.failed(f"{topic} {name}", failure)
         for each in report.subscriptions:
             for trouble in each.troubles:
                 output.failed(f"{topic} {each.cursor.subscription}", trouble)
@@ -274,7 +286,7 @@ async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: 
             text = render_topic(report, cluster.url, look)
             output.text(f"\n{text}" if has_shown else text)
             has_shown = True
-    if output.is_json:
+    if answers:
         output.text(json.dumps({"metadata": cluster.url, "topics": answers}, indent=2))
 
 
@@ -289,7 +301,12 @@ async def _ledgers(cluster: PulsarCluster, arguments: argparse.Namespace, output
     keys = await _broker_keys(cluster, arguments)
     for topic in await cluster.partitions(arguments.topic):
         policies = await _policies(cluster, topic, keys, output)
-        rows = await topic_ledgers(cluster, topic, policies)
+        failures: dict[str, AckGateError] = {}
+        try:
+            rows = await topic_ledgers(cluster, topic, policies, failed=failures.__setitem__)
+        except _UNREADABLE as error:
+            output.failed(str(topic), error)
+            continue
         if output.is_json:
             for row in rows:
                 output.line("", topic_ledger_json(topic, row))
@@ -297,6 +314,8 @@ async def _ledgers(cluster: PulsarCluster, arguments: argparse.Namespace, output
             output.text(topic_ledgers_title(topic, rows, policies))
             lines = table(LEDGER_HEAD, topic_ledger_rows(rows), right="ledger entries size")
             output.text("\n".join(map(printable, lines or ["no ledgers"])))
+        for name, failure in failures.items():
+            output.failed(f"{topic} {name}", failure)
         for row in rows:
             if row.is_missing:
                 output.failed(str(topic), f"ledger {row.ledger_id} is named and does not exist")
