@@ -305,6 +305,61 @@ def test_a_limit_that_changes_while_a_topic_is_open_is_that_of_the_strict_gate_t
     assert sums["recorded"].paused_us > expected["recorded"].paused_us
 
 
+LINGER = "ackPersistLingerMs"
+
+
+def with_linger(block, *changes):
+    """The block, with another linger set (ms) before each of these rows."""
+    rows = block.rows()
+    for place, linger_ms in sorted(changes, reverse=True):
+        detail = encode_detail(Configured({LINGER: str(linger_ms)}, TopicPolicies()))
+        rows.insert(place, DeliveryEvent(EventKind.CONFIGURED, rows[place].time_us, detail=detail))
+    return columns_of(rows, topic=TOPIC, owner_epoch=1, first_sequence=0)
+
+
+def writes_of(replay):
+    return {variant.name: each.writes for variant, _, each, _ in replay.totals()}
+
+
+def test_a_pace_that_differs_since_the_subscription_is_there_is_as_if_from_the_beginning(blocks):
+    place = next(i for i, row in enumerate(blocks[0].rows()) if row.kind is EventKind.SUBSCRIBED)
+    variant = Variant("other", {LINGER: "2"})
+    before, after = [
+        replayed([with_linger(blocks[0], (at, 50))], [variant]) for at in (place, place + 1)
+    ]
+    assert [*after.totals()] == [*before.totals()]
+    assert [is_paced for _, is_paced, _, _ in after.totals()] == [False, True]
+
+
+def test_a_pace_that_differs_from_the_middle_on_holds_from_there_on(blocks):
+    rows = blocks[0].rows()
+    place = next(i for i, row in enumerate(rows) if row.kind is EventKind.SUBSCRIBED)
+    middle = next(
+        i
+        for i in range(len(rows) // 2, len(rows))
+        if rows[i].kind is EventKind.ACKED and rows[i - 1].kind is EventKind.PERSISTED
+    )
+    changed = with_linger(blocks[0], (place, 500), (middle, 2))
+    half = sum(row.kind is EventKind.PERSISTED for row in rows[:middle])
+    replay = replayed([changed], [Variant("slow", {LINGER: "500"})])
+    found = writes_of(replay)
+    assert replay.differences.rows == []
+    assert half < found["slow"] < found["recorded"] - half // 2
+    # Cut anywhere, it is the same.
+    assert [
+        *replayed([changed], [Variant("slow", {LINGER: "500"})], pieces=Random(1)).totals()
+    ] == [*replay.totals()]
+
+
+def test_one_paced_life_makes_the_moments_paced(blocks):
+    """The result is of all lives: the last one, as recorded, does not hide the first."""
+    place = next(i for i, row in enumerate(blocks[0].rows()) if row.kind is EventKind.SUBSCRIBED)
+    first = with_linger(blocks[0], (place, 50))
+    for order, expected in (([first, blocks[1]], True), ([blocks[0], blocks[1]], False)):
+        totals_found = replayed(order, [Variant("two", {LINGER: "2"})]).totals()
+        assert [is_paced for _, is_paced, _, _ in totals_found] == [False, expected]
+
+
 def test_what_a_gap_leaves_is_told_and_not_guessed(blocks):
     first, second = blocks
     cut = first.part(0, len(first) // 2)

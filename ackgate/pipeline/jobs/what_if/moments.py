@@ -1,7 +1,7 @@
 """Decides when a cursor is written and forms its writes: at recorded moments, or at another pace.
 
 Pure. `RecordedMoments.run` and `PacedMoments.run` return the writes that became durable within a
-tape.
+tape. Settings that change amid a life may turn the one into the other (`RecordedMoments.at_own_pace`).
 
 `RecordedMoments` forms the state of each recorded version again. The journal reports a write when
 it is durable, but the write holds the state of when it began. So the replay's cursor lags behind
@@ -275,6 +275,25 @@ class RecordedMoments:
         self._acked = 0
         self._failed: set[str] = set()
         self._since_ms: int | None = None
+        self._life = life
+        self._times = StorageTimes()
+
+    def at_own_pace(self, settings: PersistenceSettings, now_us: int) -> PacedMoments:
+        """Go on at the pace of these settings from `now_us` on, where the last tape has ended.
+
+        The next write begins a cursor ledger, as after a start.
+        """
+        while self.tapes:
+            tape = self.tapes.popleft()
+            self._player.finish()
+            self._acked = int(tape.acked[-1]) if len(tape) else self._acked
+            if self.tapes:
+                self._player.load(self.tapes[0])
+        paced = PacedMoments(
+            self._life._replace(durable_version=self._version), settings, times=self._times
+        )
+        paced.go_on(now_us, acked=self._acked, is_failing=self._since_ms is not None)
+        return paced
 
     def configure(self, settings: PersistenceSettings) -> None:
         """Use these settings from the next tape on."""
@@ -285,6 +304,7 @@ class RecordedMoments:
         if not self.tapes:
             self._player.load(tape)
         self.tapes.append(tape)
+        self._times.hear(tape)
         found = TapeWrites([], [], len(tape.failures))
         results: list[Recorded | RecordedFailure] = [*tape.outcomes, *tape.failures]
         for each in sorted(results, key=lambda each: each.sequence):
@@ -455,7 +475,10 @@ class _UnderWay(NamedTuple):
 class PacedMoments:
     """Writes at the pace of the variant's settings, by the broker's own write path."""
 
-    def __init__(self, life: Life, settings: PersistenceSettings) -> None:
+    def __init__(
+        self, life: Life, settings: PersistenceSettings, *, times: StorageTimes | None = None
+    ) -> None:
+        """`times`: of the recording so far; default: it begins."""
         self._player = life.player
         self._settings = settings
         self._node = _Node(life.owner_epoch)
@@ -466,13 +489,22 @@ class PacedMoments:
             durable_version=life.durable_version,
             mark_delete=life.player.cursor.mark_delete,
         )
-        self._times = StorageTimes()
+        self._times = StorageTimes() if times is None else times
         self._start_us = self._now_us = life.start_us
         self._ask_us: int | None = None
         """When to ask the write path for its next step; None: when the state changes next."""
         self._under_way: _UnderWay | None = None
         self._was_failing = False
         self._acked = 0
+
+    def go_on(self, now_us: int, *, acked: int, is_failing: bool) -> None:
+        """Begin amid a life, at `now_us`. What is not durable then is a change of that moment."""
+        self._now_us = now_us
+        self._acked = acked
+        self._was_failing = is_failing
+        if self._path.is_dirty:
+            self._path.changed(self._seconds(now_us))
+            self._ask_us = now_us
 
     def configure(self, settings: PersistenceSettings) -> None:
         """Pass changed settings to the write path."""

@@ -96,6 +96,7 @@ class _Of:
     delays: Tallies
     gate: ReplayedGate | None = None
     is_paced: bool = False
+    """Whether its writes were paced in some life."""
     delay_replay: DelayReplay | None = None
 
 
@@ -128,7 +129,7 @@ class SubscriptionReplay:
     # ------------------------------------------------------------------------- results
 
     def totals(self) -> Iterator[tuple[Variant, bool, Sums, Mapping[str, int]]]:
-        """Yield each variant, whether it is paced, its sums, and its paused us by reason."""
+        """Yield each variant, whether it was ever paced, its sums, and its paused us by reason."""
         for of in self._all:
             sums = of.writes.total()
             sums.add(of.pauses.total())
@@ -223,7 +224,12 @@ class SubscriptionReplay:
             assert of.delay_replay is not None
             of.gate.configure(settings, now_us, is_budget_left=walk.budget_is_left)
             of.delay_replay.configure(settings)
-            epoch.shared[of.variant.name].moments.configure(settings.persistence)
+            shared = epoch.shared[of.variant.name]
+            is_paced = of.variant.is_paced(epoch.settings)
+            if is_paced and isinstance(shared.moments, RecordedMoments):
+                shared.moments = shared.moments.at_own_pace(settings.persistence, now_us)
+            of.is_paced = of.is_paced or is_paced
+            shared.moments.configure(settings.persistence)
 
     # --------------------------------------------------------------------------- lives
 
@@ -253,7 +259,8 @@ class SubscriptionReplay:
         self._begin_delays(all_settings)
         for of in self._all:
             settings = all_settings[of.variant.name]
-            of.is_paced = of.variant.is_paced(epoch.settings)
+            is_paced = of.variant.is_paced(epoch.settings)
+            of.is_paced = of.is_paced or is_paced
             key = of.variant.changes_of(WRITE_KEYS)
             if key not in by_key:
                 ledgers = epoch.ledgers.copy()
@@ -261,7 +268,7 @@ class SubscriptionReplay:
                 life = Life(TapePlayer(cursor, ledgers), epoch.number, durable_version, start_us)
                 moments: Moments = (
                     PacedMoments(life, settings.persistence)
-                    if of.is_paced
+                    if is_paced
                     else RecordedMoments(
                         life,
                         settings.persistence,
