@@ -79,6 +79,10 @@ def _build_info(_: Figures) -> list[Sample]:
     return [({"version": ackgate.__version__, "python": platform.python_version()}, 1)]
 
 
+_NO_LIMIT: Final = float(2**64 - 1)
+"""For a limit that is infinite, as in client_golang: Python's own -1 would be less than any use."""
+
+
 class _Process(NamedTuple):
     """Figures of this process, as Prometheus' own clients export them."""
 
@@ -91,6 +95,7 @@ class _Process(NamedTuple):
 
 def _process(figures: Figures) -> _Process:
     usage = resource.getrusage(resource.RUSAGE_SELF)
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     resident: float | None = None
     open_fds: float | None = None
     with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux has these files
@@ -101,7 +106,7 @@ def _process(figures: Figures) -> _Process:
         usage.ru_utime + usage.ru_stime,
         resident,
         open_fds,
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        _NO_LIMIT if files_max == resource.RLIM_INFINITY else files_max,
         figures.broker.started_at,
     )
 
