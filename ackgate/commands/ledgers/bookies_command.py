@@ -1,14 +1,14 @@
 """``ackgate bookies``: lists bookies, verifies all copies of all entries, and repairs them.
 
 Edge: prints. ``list`` shows directories or, with ``--metadata``, the bookies of a real BookKeeper cluster,
-each of which is asked for its disk space: 0 when all answer, 1 when one is away or does not, 2 when one
-cannot be used as configured (TLS, authentication, no bookie at all).
+each of which is asked for its disk space: 0 when all are good, 1 when one is away, does not answer, or has
+damaged places, 2 when one cannot be used as configured (TLS, authentication, no bookie at all).
 
 ``check`` only reads, directories and clusters, also beside a running broker; ``repair`` repairs what it can
-in directories (on a cluster AutoRecovery does that). The exit code is 0 when
-all copies are good (afterwards), 1 when some are not, 2 when it could not begin: a wrong command line, or
-a broker that runs on the data directory. That one audits by itself (``auditorPeriodicCheckInterval``).
-Beside brokers on a shared metadata store repair is safe.
+in directories (on a cluster AutoRecovery does that). The exit code is 0 when all copies are good
+(afterwards), 1 when some are not or ``check`` finds a bookie's own files damaged, 2 when it could not
+begin: a wrong command line, or a broker that runs on the data directory. That one audits by itself
+(``auditorPeriodicCheckInterval``). Beside brokers on a shared metadata store repair is safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.commands.ledgers.audit_view import (
     Findings,
@@ -91,7 +91,11 @@ async def _list(arguments: argparse.Namespace) -> int:
         print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
     if refused:
         return 2
-    return 1 if any(row["error"] or row.get("state") == "away" for row in rows) else 0
+    return 1 if any(map(_is_wrong, rows)) else 0
+
+
+def _is_wrong(row: dict[str, Any]) -> bool:
+    return bool(row["error"] or row.get("damages")) or row.get("state") == "away"
 
 
 async def _check_cluster(arguments: argparse.Namespace) -> int:
@@ -150,7 +154,10 @@ async def _run(
         is_missed = bool(not_here) and (unlooked > 0 or not is_repair)
         has_error = any(audit.error for audit in found.audits)
         is_found = totals.unmended_ledgers or is_missed or has_error
-        return 1 if is_found or (storage.left_out and not arguments.ledger) else 0
+        # A repair mends the bookies' own files when it opens them.
+        rows = bookies_json(storage)
+        is_place_bad = bool(storage.left_out) if is_repair else any(map(_is_wrong, rows))
+        return 1 if is_found or (is_place_bad and not arguments.ledger) else 0
 
 
 def _print_blocks(bookies: list[str], findings: list[str], summary: str) -> None:

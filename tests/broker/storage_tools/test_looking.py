@@ -203,6 +203,18 @@ def test_places_come_from_the_brokers_configuration(tool: Tool, data: Path, tmp_
     assert named.out == told.out
 
 
+def test_a_list_with_damaged_places_is_a_finding(tool: Tool, crashed: Path) -> None:
+    assert tool("bookies", "list", "--data-dir", crashed).code == 0  # a torn tail is no damage
+    identity = crashed / "bookies" / "1" / "bookie.json"
+    identity.write_bytes(b"nonsense")
+    for form in ([], ["--json"]):
+        for action in ("list", "check"):
+            told = tool("bookies", action, "--data-dir", crashed, *form)
+            assert (told.code, f"{identity} is damaged" in told.out) == (1, True)
+    assert tool("bookies", "repair", "--data-dir", crashed).code == 0
+    assert tool("bookies", "list", "--data-dir", crashed).code == 0
+
+
 def test_verify_names_ledger_bookie_and_file_of_what_is_damaged(tool: Tool, data: Path) -> None:
     assert tool("ledgers", "verify", "--data-dir", data).code == 0
     ledger_id = ledger_of(tool, data, "message")
