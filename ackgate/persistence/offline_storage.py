@@ -15,7 +15,7 @@ import contextlib
 import logging
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from ackgate.config.load import load_settings
 from ackgate.config.persistence import METADATA_SERVICE_URI
@@ -36,11 +36,13 @@ from ackgate.persistence.system.data_directory import DataDirectory, metadata_pa
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.bookkeeper import BookKeeperClient
     from ackgate.persistence.ports import LedgerClient, MetadataStore
+
+T = TypeVar("T")
 
 
 class StoragePlaces(NamedTuple):
@@ -152,7 +154,7 @@ def storage_places(
     scheme, address = parse_metadata_url(url)
     if scheme is MetadataScheme.MEMORY:
         raise ConfigurationError("memory: keeps nothing that could be looked at")
-    is_missing = scheme is MetadataScheme.SQLITE and not Path(address).is_file()
+    is_missing = scheme is MetadataScheme.SQLITE and not _found(Path(address).is_file, address)
     if is_missing and not may_be_new:
         raise ConfigurationError(f"no broker has kept anything here: there is no {address}")
     if persistence.is_on_bookkeeper:
@@ -167,10 +169,32 @@ def storage_places(
     elif persistence.bookie_directories:
         paths = persistence.bookie_paths(root)
     else:
-        paths = tuple(path for path in sorted((root / "bookies").glob("*")) if path.is_dir())
+        above = root / "bookies"
+        paths = tuple(_found(partial(_directories, above), above))
     if not paths:
         raise ConfigurationError(f"no bookies in {root / 'bookies'}; --bookies says where they are")
     return StoragePlaces(root, url, paths, persistence)
+
+
+def _found(look: Callable[[], T], path: object) -> T:
+    """What a look at the path returns. Raises `ConfigurationError` if nobody may look there."""
+    try:
+        return look()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _directories(above: Path) -> list[Path]:
+    """The directories in `above`, in order; none where there is no such. Raises `OSError`."""
+    return [path for path in sorted(above.iterdir()) if path.is_dir()] if above.is_dir() else []
+
+
+def _why_absent(directory: Path) -> str | None:
+    """Why nobody can open it; None: it is there."""
+    try:
+        return None if directory.is_dir() else "there is no such directory"
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def on_cluster(settings: PersistenceSettings, uri: str | None) -> PersistenceSettings:
@@ -213,7 +237,8 @@ async def opened_storage(
         metadata = await _open_metadata(places, stack, is_writing=is_writing)
         await refuse_bookkeeper(metadata)
         # A writer would make what is not there; a mistyped name must not become a bookie.
-        present = [path for path in places.bookies if path.is_dir()]
+        left_out = {path: why for path in places.bookies if (why := _why_absent(path)) is not None}
+        present = [path for path in places.bookies if path not in left_out]
         opener = BookieOpener(
             settings=bookie_settings(places.settings), is_read_only=not is_writing
         )
@@ -229,8 +254,6 @@ async def opened_storage(
         )
         stack.push_async_callback(client.close)
         stack.push_async_callback(absent.close)
-        missing = dict.fromkeys(places.bookies, "there is no such directory")
-        left_out = {path: why for path, why in missing.items() if path not in present}
         yield OfflineStorage(places, metadata, client, {**left_out, **absent.reasons})
 
 
@@ -238,7 +261,8 @@ async def _open_metadata(
     places: StoragePlaces, stack: contextlib.AsyncExitStack, *, is_writing: bool
 ) -> MetadataStore:
     """Open the metadata store, and for writing take its directory; `stack` ends both."""
-    if is_writing and not places.is_shared and places.data_directory.is_dir():
+    root = places.data_directory
+    if is_writing and not places.is_shared and _found(root.is_dir, root):
         stack.callback(DataDirectory.acquire(places.data_directory).release)
     metadata = await open_metadata_store(
         "memory:" if places.is_new and not is_writing else places.metadata_url,

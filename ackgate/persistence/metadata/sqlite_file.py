@@ -646,9 +646,30 @@ def _checked_reader(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         # WAL needs its index file even to read. After a clean shutdown it is gone, and on a
         # read-only directory it cannot be made; then no process can be writing either.
-        if wal_path(path).exists():
+        if not wal_path(path).exists():
+            return _prepared_reader(path, "mode=ro&immutable=1")
+        if os.access(path.parent, os.W_OK) or path.with_name(f"{path.name}-shm").exists():
             raise
-        return _prepared_reader(path, "mode=ro&immutable=1")
+        return _copy_with_wal(path)  # a copy that was made without it
+
+
+def _copy_with_wal(path: Path) -> sqlite3.Connection:
+    """The database in memory, with the commits of SQLite's log, which nobody writes to."""
+    import shutil  # noqa: PLC0415 - hardly ever wanted
+    import tempfile  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="ackgate-metadata-") as scratch:
+        beside = type(path)(scratch, path.name)
+        for source, target in ((path, beside), (wal_path(path), wal_path(beside))):
+            shutil.copyfile(source, target)
+        with contextlib.closing(_prepared_reader(beside, "mode=rw")) as connection:
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            try:
+                connection.backup(copy)
+            except BaseException:
+                copy.close()
+                raise
+    return copy
 
 
 def _prepared_reader(path: Path, parameters: str) -> sqlite3.Connection:

@@ -311,7 +311,7 @@ class Catalogue:
 def storage_address(options: SourceOptions) -> StorageAddress:
     """Where things lie. Raises `ConfigurationError`, `CallerError`, `StorageError`."""
     config = Path(options.config) if options.config else None
-    if config is not None and not config.is_file():
+    if config is not None and not _is_file(config):
         raise CallerError(f"option config: there is no file {config}")
     settings = load_settings(config, is_serving=False).settings
     persistence = on_cluster(settings.persistence, options.bookkeeper)
@@ -345,6 +345,14 @@ def _check_on_cluster(options: SourceOptions, uri: str) -> None:
         )
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file. Raises `ConfigurationError` if nobody may look there."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 def _plain_url(url: str) -> str:
     scheme, where = parse_metadata_url(url)
     return f"sqlite:{plain_address(where)}" if scheme is MetadataScheme.SQLITE else url
@@ -370,7 +378,7 @@ def open_catalogue(options: SourceOptions) -> Catalogue:
         case MetadataScheme.SQLITE:
             if is_remote(where):
                 nodes = FetchedSqliteNodes(where)
-            elif not Path(where).is_file():
+            elif not _is_file(Path(where)):
                 raise ConfigurationError(f"no broker has kept anything here: there is no {where}")
             else:
                 nodes = SqliteNodes(Path(where))
