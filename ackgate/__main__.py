@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ackgate.commands.cli import EXIT_USAGE, command_parser, run_parsed
+from ackgate.commands.cli import EXIT_INTERRUPTED, EXIT_USAGE, command_parser, run_parsed
 from ackgate.errors import MissingExtraError
 from ackgate.extras import named_extras
+from ackgate.standard_output import written_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MissingExtraError as error:
         print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
+    except SystemExit as ended:  # `--help`, or a wrong command line
+        raise SystemExit(written_out(ended.code if isinstance(ended.code, int) else 0)) from None
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def _run(words: list[str]) -> int:

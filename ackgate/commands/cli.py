@@ -6,7 +6,6 @@ Edge. ``ackgate tls`` calls `ackgate.network` directly, and has no module.
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import sys
@@ -24,6 +23,7 @@ from ackgate.commands.arguments import (
     add_tokens_parser,
 )
 from ackgate.errors import AckGateError, ConfigurationError, DataDirectoryBusyError
+from ackgate.standard_output import unwritten, written_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,9 +34,6 @@ EXIT_USAGE = 2
 
 EXIT_INTERRUPTED = 130
 """As a shell reports SIGINT."""
-
-_OUTPUT_FAULTS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Why standard output cannot be written, apart from a closed pipe."""
 
 _VERDICTS: Final = {
     *(("bookies", action) for action in ("list", "check", "repair")),
@@ -58,22 +55,13 @@ def run_parsed(arguments: argparse.Namespace) -> int:
     # A broker prints one line, and may have been given its standard output after its start.
     if arguments.command != "broker" and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # paths and names have any characters
-    code = 0
+    is_verdict = (arguments.command, getattr(arguments, "action", "")) in _VERDICTS
+    unseen = EXIT_FAILED if is_verdict else 0
     try:
         code = _ended(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (`| head`) closed the pipe. Without this Python would complain at exit.
-        sys.stdout = None
-        is_unseen = (arguments.command, getattr(arguments, "action", "")) in _VERDICTS
-        return code or (EXIT_FAILED if is_unseen else 0)
     except OSError as error:
-        if error.errno not in _OUTPUT_FAULTS or error.filename is not None:
-            raise
-        sys.stdout = None
-        print(f"ackgate: standard output: {error.strerror}", file=sys.stderr)  # noqa: T201
-        return code or EXIT_FAILED
-    return code
+        return unwritten(error, 0, unseen=unseen)
+    return written_out(code, unseen=unseen)
 
 
 def _open_closed_streams() -> None:

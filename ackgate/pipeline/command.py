@@ -31,6 +31,7 @@ from ackgate.pipeline.running.outputs import output_directory, staged_output
 from ackgate.pipeline.running.session import check_master, check_spark_can_run, register_source
 from ackgate.pipeline.running.terminal import JobProgress, summary_json, summary_text
 from ackgate.pipeline.schema.options import parse_options
+from ackgate.standard_output import unwritten, written_out
 
 if TYPE_CHECKING:
     import argparse
@@ -70,9 +71,12 @@ def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: AN
         if not is_of_spark(error):
             raise
         return _failed(message_of(str(error)), EXIT_FAILED)
-    with contextlib.suppress(BrokenPipeError):
-        print(summary_json(summary) if arguments.json else summary_text(summary), flush=True)  # noqa: T201
-    return 0 if summary.is_fine else EXIT_FAILED
+    code = 0 if summary.is_fine else EXIT_FAILED
+    try:
+        print(summary_json(summary) if arguments.json else summary_text(summary))  # noqa: T201
+    except OSError as error:
+        return unwritten(error, code)
+    return written_out(code)
 
 
 def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # noqa: ANN401

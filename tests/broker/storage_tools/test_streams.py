@@ -119,3 +119,36 @@ def test_only_what_its_user_can_mend_is_a_wrong_command_line(
     error: AckGateError, code: int
 ) -> None:
     assert exit_code(error) == code
+
+
+HELPS = ["--help", "--version", "ledgers adopt --help", "pulsar stats --help", "pipeline --help"]
+
+
+@pytest.mark.parametrize("command", [*HELPS, "pipeline what-if --help"])
+def test_help_that_nobody_reads_is_no_complaint(command: str) -> None:
+    buffered = {"PYTHONUNBUFFERED": ""}
+    done = shell(f"ackgate {command} | true", **buffered)
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = shell(f"ackgate {command} > /dev/full", **buffered)
+    assert done.stderr == b"ackgate: standard output: No space left on device\n"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("| true", 0, b""),
+        ("> /dev/full", 1, b"ackgate: standard output: No space left on device\n"),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_summary_that_cannot_be_written(
+    tmp_path: Path, end: str, code: int, said: bytes, unbuffered: str
+) -> None:
+    directory = shlex.quote(str(tmp_path / "made"))
+    line = f"ackgate pipeline generate --messages 100 --seed 1 --data-dir {directory} {end}"
+    done = shell(line, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == code
+    assert done.stderr.splitlines(keepends=True)[1:] == (
+        [said] if said else []
+    )  # after the progress
