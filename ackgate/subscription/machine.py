@@ -12,7 +12,7 @@ Pure. The host calls what happened, with the time; `ready` returns everything th
 
 The message ledgers are the host's: it adds entries to them and then asks `ready`.
 
-The one order of an ack: cursor, note, held entries, dispatcher, receipt, gate. A call is applied whole
+The one order of an ack: cursor, note, held entries, dispatcher, gate, receipt. A call is applied whole
 or raises and changes nothing. The same calls with the same times give the same `Ready`s.
 
 It refuses to read, write, send or wait, and knows no clock. Invariants (`check`): those of its parts; no
@@ -23,7 +23,7 @@ under way at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
 import numpy as np
 from pyroaring import BitMap
@@ -537,8 +537,8 @@ class Subscription(Generic[ConsumerT, EntryT]):
             for position, _ in parts:
                 if (mask := cursor.unacked_mask(position)) is not None:
                     dispatcher.acked_partly(key, position, mask.bit_count())
-        self._ask_receipt(consumer, receipt, now_ms)
         self._observe(now_ms)
+        self._ask_receipt(consumer, receipt, now_ms)
         return acked
 
     def _partial_acks(self, parts: Sequence[tuple[Position, int]]) -> Sequence[PartialAck]:
@@ -1042,10 +1042,11 @@ class Subscription(Generic[ConsumerT, EntryT]):
             read = self._next_read(now_ms)
             if read is None:
                 return None
+            hops = self._hops
             request = self._reads.begin(
                 read,
-                self._left_out(),
-                scans=self._finds_delayed and self._hops,
+                self._held.left_out if hops else None,
+                scans=self._finds_delayed and hops,
                 entries_max=read_entries_max,
             )
             if not request.spans:  # all of it is acked by now
@@ -1064,9 +1065,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
         A strict budget is of neighbours: there, what is held is read through and counts in it.
         """
         return self._held.is_used and self.holds and not self._is_strict
-
-    def _left_out(self) -> Any:  # noqa: ANN401 - `LeftOut | None`
-        return self._held.left_out if self._hops else None
 
     def _next_read(self, now_ms: int) -> Read | None:
         dispatcher, cursor, gate, held = self._dispatcher, self._cursor, self._gate, self._held
