@@ -48,7 +48,7 @@ from ackgate.persistence.messages.rules import Retention
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.nodes.changes import count_up
 from ackgate.persistence.nodes.paths import cursor_path, embedded_topic_path, name_of_node
-from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, decode_topic_node
+from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, ledgers_of_topic
 from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
 from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.system.data_directory import make_private_directory
@@ -324,16 +324,11 @@ async def _sweep(client: LedgerClient, metadata: MetadataStore) -> None:
     orphans = await find_orphan_cursor_ledgers(client, metadata, known)
     orphans += await find_orphan_snapshots(client, metadata, known)
     orphans += await find_unnamed(
-        client, metadata, known, path_key=TOPIC_PATH_KEY, is_named=_is_named_by_topic
+        client, metadata, known, path_key=TOPIC_PATH_KEY, names=ledgers_of_topic
     )
     for orphan in orphans:
         if await is_given_up(client, metadata, await client.metadata(orphan)):
             await client.delete(orphan)
-
-
-def _is_named_by_topic(value: bytes, path: str, ledger_id: int) -> bool:
-    node = decode_topic_node(value, path=path)
-    return any(record.ledger_id == ledger_id for record in node.ledgers)
 
 
 def _check_name(what: str, name: object) -> None:

@@ -39,7 +39,12 @@ from ackgate.errors import ConfigurationError, CorruptRecordError, NoSuchLedgerE
 from ackgate.persistence.bookies.register import Mark
 from ackgate.persistence.buckets.snapshots import DELAYED_CURSOR_KEY
 from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY, OWNER_EPOCH_KEY
-from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node, encode_cursor_node
+from ackgate.persistence.cursors.node import (
+    CursorNode,
+    decode_cursor_node,
+    encode_cursor_node,
+    ledgers_of_cursor,
+)
 from ackgate.persistence.cursors.opening import CursorOpening
 from ackgate.persistence.deliveries.node import (
     JOURNAL_PATH_KEY,
@@ -47,6 +52,7 @@ from ackgate.persistence.deliveries.node import (
     JournalLedgerRecord,
     decode_journal_node,
     encode_journal_node,
+    ledgers_of_journal,
 )
 from ackgate.persistence.given_up import is_given_up
 from ackgate.persistence.ledger_owner import owner_of
@@ -70,6 +76,7 @@ from ackgate.persistence.nodes.topic_node import (
     TopicNode,
     decode_topic_node,
     encode_topic_node,
+    ledgers_of_topic,
 )
 from ackgate.persistence.nodes.unnamed_ledgers import (
     ADOPTED_KEY,
@@ -529,21 +536,9 @@ async def _topics(metadata: MetadataStore) -> list[str]:
     return paths
 
 
-def _of_topic(value: bytes, path: str) -> set[int]:
-    return {record.ledger_id for record in decode_topic_node(value, path=path).ledgers}
-
-
-def _of_cursor(value: bytes, path: str) -> set[int | None]:
-    return {decode_cursor_node(value, path=path).cursor_ledger_id}
-
-
-def _of_journal(value: bytes, path: str) -> set[int]:
-    return {record.ledger_id for record in decode_journal_node(value, path=path).ledgers}
-
-
-_NAMES: Final[Mapping[str, Callable[[bytes, str], set[int] | set[int | None]]]] = {
-    TOPIC_PATH_KEY: _of_topic,
-    CURSOR_PATH_KEY: _of_cursor,
-    JOURNAL_PATH_KEY: _of_journal,
+_NAMES: Final[Mapping[str, Callable[[bytes, str], set[int]]]] = {
+    TOPIC_PATH_KEY: ledgers_of_topic,
+    CURSOR_PATH_KEY: ledgers_of_cursor,
+    JOURNAL_PATH_KEY: ledgers_of_journal,
 }
 _OWNER_KEYS: Final = (TOPIC_PATH_KEY, CURSOR_PATH_KEY, JOURNAL_PATH_KEY, DELAYED_CURSOR_KEY)

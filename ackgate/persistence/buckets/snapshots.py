@@ -292,8 +292,8 @@ async def find_orphan_snapshots(
         metadata,
         candidates,
         path_key=DELAYED_CURSOR_KEY,
-        is_named=lambda value, path, ledger_id: (
-            ledger_id in snapshot_ids(decode_cursor_node(value, path=path).cursor_properties)
+        names=lambda value, path: snapshot_ids(
+            decode_cursor_node(value, path=path).cursor_properties
         ),
     )
 

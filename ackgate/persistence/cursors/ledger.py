@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import AckGateError, NoSuchLedgerError
-from ackgate.persistence.cursors.node import decode_cursor_node
+from ackgate.persistence.cursors.node import ledgers_of_cursor
 from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
 from ackgate.persistence.ports import LedgerOptions
 
@@ -61,11 +61,5 @@ async def find_orphan_cursor_ledgers(
 ) -> list[int]:
     """Those of the candidates that are cursor ledgers and that their cursor's node does not name."""
     return await find_unnamed(
-        client,
-        metadata,
-        candidates,
-        path_key=CURSOR_PATH_KEY,
-        is_named=lambda value, path, ledger_id: (
-            decode_cursor_node(value, path=path).cursor_ledger_id == ledger_id
-        ),
+        client, metadata, candidates, path_key=CURSOR_PATH_KEY, names=ledgers_of_cursor
     )

@@ -105,6 +105,12 @@ def decode_cursor_node(value: bytes, *, path: str) -> CursorNode:
     )
 
 
+def ledgers_of_cursor(value: bytes, path: str) -> set[int]:
+    """The cursor ledger that a cursor's node names, if any. Raises `CorruptRecordError`."""
+    named = decode_cursor_node(value, path=path).cursor_ledger_id
+    return set() if named is None else {named}
+
+
 class OwnedCursorNode:
     """The node of a cursor that is ours: what it says, and every write of it. A `NodeView`.
 

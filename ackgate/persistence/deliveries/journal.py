@@ -40,6 +40,7 @@ from ackgate.persistence.deliveries.node import (
     JournalLedgerRecord,
     decode_journal_node,
     encode_journal_node,
+    ledgers_of_journal,
 )
 from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.nodes.fenced_node import WRITES_MAX, FencedNode
@@ -444,10 +445,5 @@ async def find_orphan_journals(
 ) -> list[int]:
     """Those of the candidates that are journal ledgers and that their journal's node does not name."""
     return await find_unnamed(
-        client, metadata, candidates, path_key=JOURNAL_PATH_KEY, is_named=_is_named
+        client, metadata, candidates, path_key=JOURNAL_PATH_KEY, names=ledgers_of_journal
     )
-
-
-def _is_named(value: bytes, path: str, ledger_id: int) -> bool:
-    node = decode_journal_node(value, path=path)
-    return any(ledger.ledger_id == ledger_id for ledger in node.ledgers)

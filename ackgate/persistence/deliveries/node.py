@@ -68,6 +68,11 @@ def encode_journal_node(node: DeliveryJournalNode) -> bytes:
     return f'{{"format":{FORMAT_VERSION},"crc32c":{crc},"journal":{body}}}'.encode()
 
 
+def ledgers_of_journal(value: bytes, path: str) -> set[int]:
+    """The ledgers that a journal's node names. Raises `CorruptRecordError`."""
+    return {record.ledger_id for record in decode_journal_node(value, path=path).ledgers}
+
+
 def decode_journal_node(value: bytes, *, path: str) -> DeliveryJournalNode:
     """Read a node's value. Raises `CorruptRecordError` naming the path and what is wrong."""
     try:

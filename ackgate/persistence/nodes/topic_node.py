@@ -71,6 +71,11 @@ def encode_topic_node(node: TopicNode) -> bytes:
     return f'{{"format":{FORMAT_VERSION},"crc32c":{crc},"topic":{body}}}'.encode()
 
 
+def ledgers_of_topic(value: bytes, path: str) -> set[int]:
+    """The ledgers that a topic's node names. Raises `CorruptRecordError`."""
+    return {record.ledger_id for record in decode_topic_node(value, path=path).ledgers}
+
+
 def decode_topic_node(value: bytes, *, path: str) -> TopicNode:
     """Read a node's value. Raises `CorruptRecordError` naming the path and what is wrong."""
     try:

@@ -19,7 +19,7 @@ from ackgate.errors import ConfigurationError, NoSuchLedgerError
 from ackgate.persistence.nodes.changes import count_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
@@ -76,11 +76,11 @@ async def find_unnamed(
     candidates: Iterable[int],
     *,
     path_key: str,
-    is_named: Callable[[bytes, str, int], bool],
+    names: Callable[[bytes, str], Collection[int]],
 ) -> list[int]:
     """Those of the candidates that carry a node's path under `path_key`, and are not named there.
 
-    `is_named` is asked with the node's value, its path and the ledger.
+    `names`: the ledgers that a node names, by its value and its path.
     """
     unnamed = []
     for ledger_id in candidates:
@@ -93,6 +93,6 @@ async def find_unnamed(
             continue
         path = stored_path.decode()
         found = await metadata.get(path)
-        if found is None or not is_named(found.value, path, ledger_id):
+        if found is None or ledger_id not in names(found.value, path):
             unnamed.append(ledger_id)
     return unnamed
