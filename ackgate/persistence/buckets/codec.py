@@ -36,10 +36,11 @@ from ackgate.cursor import (
     SnapshotSegment,
     bitmap_of,
     check_position,
-    stored_form,
+    members,
 )
 from ackgate.errors import CallerError, CorruptRecordError, PositionError
 from ackgate.persistence.records.avro import AvroSchema
+from ackgate.persistence.records.codec import ledger_fields
 from ackgate.persistence.records.envelope import Packing, seal, unseal
 from ackgate.persistence.records.values import RecordKind
 
@@ -108,7 +109,7 @@ def encode_metadata(metadata: SnapshotMetadata, *, snapshot_id: int, packing: Pa
                 "last_key_ms": segment.last_key_ms,
                 "entry_count": segment.entry_count,
                 "ledger_entries": ledger_entries,
-                "positions": _position_fields(segment.positions),
+                "positions": ledger_fields(segment.positions),
             }
             for segment, ledger_entries in zip(
                 metadata.segments, metadata.ledger_entries, strict=True
@@ -137,7 +138,7 @@ def encode_segment(
         "first_key_ms": first_key,
         "last_key_ms": int(columns.keys_ms[-1]),
         "key_unit_ms": unit,
-        "positions": _position_fields(
+        "positions": ledger_fields(
             {
                 int(ledger_ids[start]): bitmap_of(ids)
                 for start, ids in zip((0, *borders), np.split(entry_ids, borders), strict=True)
@@ -193,13 +194,6 @@ def _check_columns(columns: SnapshotSegment) -> None:
         raise CallerError("the keys of a segment must ascend from 0 on")
     if int(ledger_ids.min()) < 0 or int(entry_ids.min()) < 0 or int(entry_ids.max()) > ENTRY_ID_MAX:
         raise CallerError("a segment has a position out of bounds")
-
-
-def _position_fields(positions: Mapping[int, BitMap]) -> list[dict[str, Any]]:
-    return [
-        {"message_ledger_id": ledger_id, "entry_ids": stored_form(positions[ledger_id])}
-        for ledger_id in sorted(positions)
-    ]
 
 
 # ------------------------------------------------------------------------ decoding
@@ -337,13 +331,9 @@ def _columns(fields: Mapping[str, Any]) -> SnapshotSegment:
         raise CorruptRecordError(f"{sum(counts)} positions have {deltas.size} times")
     keys = _keys(deltas, fields["first_key_ms"], fields["last_key_ms"], fields["key_unit_ms"])
     ledger_ids = np.repeat(np.fromiter(positions, np.int64, len(positions)), counts)
-    entry_ids = np.concatenate([_ids(bitmap) for bitmap in positions.values()])
+    entry_ids = np.concatenate([members(bitmap) for bitmap in positions.values()])
     order = np.argsort(keys, kind="stable")
     return SnapshotSegment(keys[order], ledger_ids[order], entry_ids[order])
-
-
-def _ids(bitmap: BitMap) -> NDArray[np.int64]:
-    return np.frombuffer(bitmap.to_array(), dtype=np.uint32).astype(np.int64)
 
 
 def _keys(deltas: NDArray[np.int64], first: int, last: int, unit: int) -> NDArray[np.int64]:

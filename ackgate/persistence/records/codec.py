@@ -111,7 +111,7 @@ def _snapshot_fields(record: SnapshotRecord) -> dict[str, Any]:
         "written_ms": record.written_ms,
         "mark_delete_ledger_id": snapshot.mark_delete.ledger_id,
         "mark_delete_entry_id": snapshot.mark_delete.entry_id,
-        "acked": _acked_fields(snapshot.acked),
+        "acked": ledger_fields(snapshot.acked),
         "partly_acked": _partly_acked_fields(snapshot.unacked_indexes),
         "properties": snapshot.properties,
         "ranges_in_memory": record.ranges_in_memory,
@@ -130,17 +130,18 @@ def _delta_fields(record: DeltaRecord) -> dict[str, Any]:
         "written_ms": record.written_ms,
         "mark_delete_ledger_id": growth.mark_delete.ledger_id,
         "mark_delete_entry_id": growth.mark_delete.entry_id,
-        "acked": _acked_fields(growth.acked),
+        "acked": ledger_fields(growth.acked),
         "partly_acked": _partly_acked_fields(growth.unacked_indexes),
         "properties": growth.properties,
         "range_count": growth.range_count,
     }
 
 
-def _acked_fields(acked: Mapping[int, BitMap]) -> list[dict[str, Any]]:
+def ledger_fields(entries: Mapping[int, BitMap]) -> list[dict[str, Any]]:
+    """Entries by ledger as the schemas have them, the lowest ledger first."""
     return [
-        {"message_ledger_id": ledger_id, "entry_ids": stored_form(acked[ledger_id])}
-        for ledger_id in sorted(acked)
+        {"message_ledger_id": ledger_id, "entry_ids": stored_form(entries[ledger_id])}
+        for ledger_id in sorted(entries)
     ]
 
 
@@ -159,7 +160,7 @@ def _nacks_fields(nacks: PendingNacks) -> dict[str, Any]:
     return {
         "precision_bits": nacks.precision_bits,
         "buckets": [
-            {"key_ms": key_ms, "ledgers": _acked_fields(ledgers)}
+            {"key_ms": key_ms, "ledgers": ledger_fields(ledgers)}
             for key_ms, ledgers in nacks.buckets.items()
         ],
     }
