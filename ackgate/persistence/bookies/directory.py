@@ -35,6 +35,7 @@ from ackgate.persistence.bookies.layout import (
 )
 from ackgate.persistence.bookies.register import Fences, LedgerRegister
 from ackgate.persistence.bookies.takeover import Takeover
+from ackgate.persistence.system.disk import read_file
 from ackgate.persistence.system.disk_reserve import RESERVE_FILE
 
 if TYPE_CHECKING:
@@ -254,14 +255,7 @@ class BookieDirectory:
         return stored.identity
 
     def _read_small(self, name: str) -> bytes | None:
-        try:
-            file = self.disk.open_read(self.directory / name)
-        except FileNotFoundError:
-            return None
-        try:
-            return file.read(0, IDENTITY_BYTES_MAX)
-        finally:
-            file.close()
+        return read_file(self.disk, self.directory / name, IDENTITY_BYTES_MAX)
 
     def _make_identity(self) -> Identity:
         if self.disk.list(self._ledgers) or self.disk.list(self._journals):

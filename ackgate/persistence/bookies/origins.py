@@ -30,7 +30,7 @@ from google_crc32c import value as crc32c
 from pyroaring import BitMap64
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.system.disk import replace_file
+from ackgate.persistence.system.disk import read_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -269,7 +269,7 @@ class Origins:
         if ledger_id not in self._files:
             return self._stored({ledger_id}).get(ledger_id)
         path = self._path(ledger_id)
-        encoded = self._read_file(path)
+        encoded = read_file(self._disk, path)
         if encoded is None:
             return None  # deleted this moment, by another process
         origin = _decode_line(encoded)
@@ -364,16 +364,6 @@ class Origins:
                 yield from ((line, True) for line in lines)
             if rest:
                 yield rest, False
-        finally:
-            file.close()
-
-    def _read_file(self, path: Path) -> bytes | None:
-        try:
-            file = self._disk.open_read(path)
-        except FileNotFoundError:
-            return None
-        try:
-            return file.read(0, max(file.size(), 1))
         finally:
             file.close()
 

@@ -35,7 +35,7 @@ from google_crc32c import value as crc32c
 from ackgate.errors import AckGateError, ConfigurationError, StorageError
 from ackgate.persistence.bookies.layout import DELETED_FILE, MARKS_FILE, ORIGINS_DIRECTORY
 from ackgate.persistence.bookies.origins import Origins
-from ackgate.persistence.system.disk import replace_file
+from ackgate.persistence.system.disk import read_file, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ class LedgerRegister:
         self.origins.join(writer, others)
         self.look()
         path = self._directory / MARKS_FILE
-        data = self._read(path)
+        data = read_file(self._disk, path)
         is_long = len(data or b"") > _MARKS_BYTES_MAX
         if not others and (is_long or self.damages):
             replace_file(self._disk, path, 2 * _encode_mark(self._mark))
@@ -106,7 +106,7 @@ class LedgerRegister:
     def look(self) -> None:
         """Read the marks. Raises `OSError`."""
         path = self._directory / MARKS_FILE
-        data = self._read(path)
+        data = read_file(self._disk, path)
         origin_ids = self.origins.ids()
         # A ledger that is here was seen, whatever the marks say.
         known, unread = Mark(max(origin_ids, default=-1) + 1), 0
@@ -175,7 +175,7 @@ class LedgerRegister:
 
     def deleted(self) -> frozenset[int]:
         """Deleted ledgers, whose files a crash may still bring back. Raises `OSError`."""
-        data = self._read(self._directory / DELETED_FILE) or b""
+        data = read_file(self._disk, self._directory / DELETED_FILE) or b""
         return frozenset(_decode_ledgers(data)[0])
 
     def all_deleted(self) -> None:
@@ -189,16 +189,6 @@ class LedgerRegister:
                 file.close()
 
     # ------------------------------------------------------------------------------------------
-
-    def _read(self, path: Path) -> bytes | None:
-        try:
-            file = self._disk.open_read(path)
-        except FileNotFoundError:
-            return None
-        try:
-            return file.read(0, max(file.size(), 1))
-        finally:
-            file.close()
 
     def _report(self, damage: str) -> None:
         if damage not in self.damages:

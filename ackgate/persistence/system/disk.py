@@ -110,6 +110,18 @@ class Disk(Protocol):
         """Take the exclusive lock on a file (made if absent); None when taken and not waiting."""
 
 
+def read_file(disk: Disk, path: Path, bytes_max: int | None = None) -> bytes | None:
+    """The content of a file, or its first `bytes_max` bytes; None: no file. Raises `OSError`."""
+    try:
+        file = disk.open_read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, max(file.size(), 1) if bytes_max is None else bytes_max)
+    finally:
+        file.close()
+
+
 def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     """Write a file: under its name there is all of `content`, or what was there before.
 
