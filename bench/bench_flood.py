@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.persistence.messages.frame import seal_entry
 from bench.brokers import Ackgate, Pulsar, pulsar_is_missing, running
 from tests.support.wire_client import DisconnectedError, WireClient
 

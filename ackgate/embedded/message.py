@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.cursor import Position
 from ackgate.dispatcher import resolve_key
 from ackgate.errors import CorruptRecordError
+from ackgate.persistence.bookies.avro_container import encode_varint
 from ackgate.persistence.messages.entries import EntryForm
-from ackgate.persistence.messages.frame import framed, metadata_span
+from ackgate.persistence.messages.frame import metadata_span, seal_entry
 
 if TYPE_CHECKING:
     from ackgate.dispatcher import MessageChunk
@@ -119,22 +120,13 @@ def encode_message(
 ) -> bytes:
     """Encode one message as an entry."""
     metadata = bytearray(_PRODUCER)
-    metadata += _varint(_SEQUENCE_ID << 3) + _varint(sequence_id)
-    metadata += _varint(_PUBLISH_TIME << 3) + _varint(published_ms)
+    metadata += encode_varint(_SEQUENCE_ID << 3) + encode_varint(sequence_id)
+    metadata += encode_varint(_PUBLISH_TIME << 3) + encode_varint(published_ms)
     if key:
-        metadata += _varint(_KEY << 3 | _BYTES) + _varint(len(key)) + key
+        metadata += encode_varint(_KEY << 3 | _BYTES) + encode_varint(len(key)) + key
     if deliver_at_ms:
-        metadata += _varint(_DELIVER_AT << 3) + _varint(deliver_at_ms)
-    return framed(bytes(metadata), content)
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+        metadata += encode_varint(_DELIVER_AT << 3) + encode_varint(deliver_at_ms)
+    return seal_entry(bytes(metadata), content)
 
 
 def _fields(data: bytes, at: int, stop: int) -> dict[int, int | bytes]:

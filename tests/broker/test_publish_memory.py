@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.testing import BrokerProcess
 from tests.support.wire_client import EARLIEST, WireClient, WireProducer
 

@@ -14,9 +14,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.testing import BrokerProcess
 from tests.broker.target import RECEIVE_TIMEOUT_MS, eventually, payloads, receive
 from tests.support.wire_client import WireClient, WireProducer

@@ -14,9 +14,9 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
+from ackgate.persistence.messages.frame import seal_entry
 from tests.chaos.facts import ViolationError
 from tests.support.wire_client import EARLIEST, WireClient
 

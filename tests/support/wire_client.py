@@ -22,7 +22,6 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ServerError
 from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
@@ -30,6 +29,7 @@ from ackgate.broker.wire.replies import PONG, encode
 from ackgate.broker.wire.requests import InitialPosition, SubscriptionType, mask_of_words
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
+from ackgate.persistence.messages.frame import seal_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -34,7 +34,7 @@ from ackgate.dispatcher import MessageChunk, resolve_key
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.messages.entries import EntryForm
 from ackgate.persistence.messages.entry import parse_metadata
-from ackgate.persistence.messages.frame import metadata_span
+from ackgate.persistence.messages.frame import HEADER_BYTES, MAGIC, metadata_span, seal_entry
 from ackgate.persistence.records.envelope import Compression, compressed, decompressed
 
 if TYPE_CHECKING:
@@ -58,10 +58,6 @@ send."""
 
 _SIZE_BYTES: Final = 4
 
-_HEADER_BYTES: Final = 10
-"""Magic, checksum and metadata size in front of the metadata."""
-
-_MAGIC: Final = b"\x0e\x01"
 _checksum_and_size: Final = Struct(">II").unpack_from
 _parse_metadata: Final = pb.MessageMetadata.FromString
 _size_at: Final = Struct(">I").unpack_from
@@ -77,8 +73,8 @@ def entry_metadata(entry: bytes) -> pb.MessageMetadata:
     subscription that meets it. One that does not begin with the magic number comes from a client
     without checksums; it begins with the metadata size.
     """
-    start = _HEADER_BYTES
-    if entry[:2] == _MAGIC and len(entry) >= _HEADER_BYTES:
+    start = HEADER_BYTES
+    if entry[:2] == MAGIC and len(entry) >= HEADER_BYTES:
         checksum, metadata_bytes = _checksum_and_size(entry, 2)
         if google_crc32c.value(entry[6:]) != checksum:
             raise ChecksumError("Checksum failed on the broker")  # Pulsar's words
@@ -96,13 +92,6 @@ def entry_metadata(entry: bytes) -> pb.MessageMetadata:
         return _parse_metadata(entry[start:end])
     except DecodeError:
         raise ProtocolError("malformed entry: its metadata are not MessageMetadata") from None
-
-
-def seal_entry(metadata: bytes, payload: bytes) -> bytes:
-    """Build an entry of serialized metadata and payload: what a producer does."""
-    covered = len(metadata).to_bytes(4, "big") + metadata + payload
-    checksum: int = google_crc32c.value(covered)
-    return _MAGIC + checksum.to_bytes(4, "big") + covered
 
 
 class Entry:

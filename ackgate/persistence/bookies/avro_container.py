@@ -36,7 +36,7 @@ LONG_BYTES_MAX = 10
 
 
 def encode_varint(number: int) -> bytes:
-    """Encode a number >= 0 without zigzag."""
+    """Encode a number >= 0 without zigzag, as Protobuf does, too."""
     encoded = bytearray()
     while number > 127:
         encoded.append(number & 127 | 128)

@@ -16,6 +16,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from ackgate.errors import CorruptRecordError, StorageError, UnknownFormatError
+from ackgate.persistence.bookies.avro_container import encode_varint
 from ackgate.persistence.bookkeeper.proto.data_formats_pb2 import (
     BookieServiceInfoFormat,
     LedgerMetadataFormat,
@@ -95,7 +96,7 @@ def encode_metadata(stored: StoredMetadata) -> bytes:
     if stored.format_version == TEXT:
         return head + text_format.MessageToString(message).encode()
     value = message.SerializeToString()
-    return head + _varint(len(value)) + value
+    return head + encode_varint(len(value)) + value
 
 
 def decode_metadata(
@@ -156,15 +157,6 @@ def _metadata_of(ledger_id: int, message: LedgerMetadataFormat, created_ms: int)
     if metadata.state is not LedgerState.CLOSED:
         return metadata
     return replace(metadata, last_entry_id=message.lastEntryId, length_bytes=message.length)
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _delimited(value: bytes) -> bytes:

@@ -28,7 +28,7 @@ def metadata_span(entry: bytes) -> tuple[int, int]:
     return start, start + int.from_bytes(entry[start - 4 : start], "big")
 
 
-def framed(metadata: bytes, payload: bytes) -> bytes:
+def seal_entry(metadata: bytes, payload: bytes) -> bytes:
     """An entry of serialized metadata and a payload, as a client with checksums sends it."""
     covered = len(metadata).to_bytes(4, "big") + metadata + payload
     checksum: int = google_crc32c.value(covered)

@@ -9,10 +9,10 @@ from collections import deque
 from typing import Self
 from urllib.parse import urlsplit
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
+from ackgate.persistence.messages.frame import seal_entry
 
 Type = pb.BaseCommand.Type
 DEADLINE_SECONDS = 90.0

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
+from ackgate.persistence.messages.frame import seal_entry
 from tests.broker.bad_input.raw import (
     RawConnection,
     Type,

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ServerError
 from ackgate.broker.wire.lookups import topics_hash
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import PING, encode
 from ackgate.broker.wire.requests import SubscriptionType
 from ackgate.cursor import EARLIEST, LATEST
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.testing import AdminRefusedError
 from tests.broker.target import Target
 from tests.support import wire_client

@@ -20,10 +20,10 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from ackgate.broker.topic.deduplication import Deduplication, SequenceIds, Verdict, sequence_ids
-from ackgate.broker.wire.entry import Entry, seal_entry, unpack
+from ackgate.broker.wire.entry import Entry, unpack
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
-from ackgate.persistence.messages.frame import metadata_span
+from ackgate.persistence.messages.frame import metadata_span, seal_entry
 from ackgate.persistence.records.envelope import Compression, compressed
 
 NAMES = ("p", "q")

@@ -12,7 +12,7 @@ from hypothesis import example, given
 
 from ackgate.broker.schemas.avro_compatibility import parse
 from ackgate.broker.wire import replies
-from ackgate.broker.wire.entry import entry_metadata, seal_entry
+from ackgate.broker.wire.entry import entry_metadata
 from ackgate.broker.wire.errors import (
     ChecksumError,
     IncompatibleSchemaError,
@@ -23,6 +23,7 @@ from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import MessageOut, varint
+from ackgate.persistence.messages.frame import seal_entry
 
 if TYPE_CHECKING:
     from ackgate.broker.wire.intake import Frame

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.requests import (
     InitialPosition,
@@ -19,6 +18,7 @@ from ackgate.broker.wire.requests import (
 )
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
+from ackgate.persistence.messages.frame import seal_entry
 from tests.support.simulation.facts import Key, violated
 from tests.support.wire_client import words_of_mask
 

@@ -11,9 +11,9 @@ from ackgate.broker.topic.deduplication import (
     Verdict,
     sequence_ids,
 )
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
+from ackgate.persistence.messages.frame import seal_entry
 
 AT = Position(0, 0)
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from ackgate.broker.topic.registry import TopicRegistry
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.requests import ProducerRequest
@@ -14,6 +13,7 @@ from ackgate.config.settings import Given, Settings
 from ackgate.cursor import Span
 from ackgate.errors import LedgerWriteError, StorageError
 from ackgate.persistence import AppendTicket, LedgerOptions, MemoryMetadataStore
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 from tests.support.bare_broker import bare_broker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker.wire.entry import ENTRY_FORM, Entry, seal_entry
+from ackgate.broker.wire.entry import ENTRY_FORM, Entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import MessageLedgers, Span
 from ackgate.errors import AckGateError, DigestMismatchError
@@ -19,6 +19,7 @@ from ackgate.persistence import (
     open_bookies,
 )
 from ackgate.persistence.messages.cache import EntryCache
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.messages.reads import MessageReads
 from ackgate.persistence.metadata.memory import MemoryTree
 

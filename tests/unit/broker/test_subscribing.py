@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ackgate.broker.topic.subscription import READER_RETURN_MS
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.requests import (
@@ -24,6 +23,7 @@ from ackgate.cursor import EARLIEST, Position
 from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import ConsumerAssignError, ConsumerBusyError, MetadataStoreError
 from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.testing import MemoryLedgerClient
 from tests.support.bare_broker import bare_broker
 from tests.support.faults import Fault, Rule

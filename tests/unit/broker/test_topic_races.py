@@ -18,7 +18,6 @@ from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.security import AUTH_POLICIES, AuthPolicies
 from ackgate.broker.topic import Topic
 from ackgate.broker.topic.registry import TopicRegistry
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ServiceNotReadyError
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.requests import (
@@ -35,6 +34,7 @@ from ackgate.cursor import Position
 from ackgate.errors import MetadataStoreError, OwnershipError
 from ackgate.network import NOWHERE, Urls
 from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 from tests.support.bare_broker import bare_broker, bare_services

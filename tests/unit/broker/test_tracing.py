@@ -18,9 +18,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ackgate.broker.topic import Tracing, tracing
 from ackgate.broker.wire import ProducerRequest, SubscriptionType
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.errors import StorageError
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.records.envelope import Compression, compressed
 from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import NAME, Client, DelayedWorld, settle

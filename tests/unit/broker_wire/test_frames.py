@@ -7,10 +7,11 @@ import struct
 import google_crc32c
 import pytest
 
-from ackgate.broker.wire.entry import entry_metadata, seal_entry
+from ackgate.broker.wire.entry import entry_metadata
 from ackgate.broker.wire.errors import ChecksumError, FrameTooLargeError, ProtocolError
 from ackgate.broker.wire.intake import FrameDecoder
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.persistence.messages.frame import seal_entry
 
 METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.errors import ProducerBusyError, ServerError
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.errors import MetadataDiskFullError
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.records.envelope import Compression, compressed
 from tests.support.memory_topics import LEDGER_ID, MemoryProducer, MemoryTopic
 from tests.support.wire_client import RefusedError, WireClient

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.wire.entry import seal_entry
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import MessageOut
@@ -19,6 +18,7 @@ from ackgate.broker.wire.requests import (
 from ackgate.config.settings import Given, Settings
 from ackgate.cursor import Position
 from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 from tests.support.bare_broker import bare_broker, loop_clock_ms
