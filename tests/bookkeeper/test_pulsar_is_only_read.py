@@ -32,7 +32,7 @@ from ackgate.errors import (
     NoSuchLedgerError,
 )
 from ackgate.persistence.bookkeeper.cluster import ledger_node
-from ackgate.persistence.messages.frame import framed
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
 from ackgate.pulsar import PulsarCluster, PulsarTopic, report_topic, topic_ledgers
@@ -64,7 +64,7 @@ def state(mark_delete: tuple[int, int], *ranges: tuple[int, int, int]) -> bytes:
 
 def message(number: int) -> bytes:
     about = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1_000 + number)
-    return framed(about.SerializeToString(), b"message %d" % number)
+    return seal_entry(about.SerializeToString(), b"message %d" % number)
 
 
 class Made:

@@ -6,7 +6,7 @@ import pytest
 
 from ackgate.cursor import Position
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.messages.frame import framed
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.messages.unpack import unpacked, without_broker_metadata
 from ackgate.persistence.proto.message_pb2 import (
     BrokerEntryMetadata,
@@ -23,7 +23,7 @@ def metadata(**fields: object) -> MessageMetadata:
 
 
 def entry(about: MessageMetadata, payload: bytes) -> bytes:
-    return framed(about.SerializeToString(), payload)
+    return seal_entry(about.SerializeToString(), payload)
 
 
 def batch(values: list[bytes | None]) -> bytes:

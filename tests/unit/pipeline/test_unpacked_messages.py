@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from ackgate import open_embedded
 from ackgate.errors import CallerError, CorruptRecordError
-from ackgate.persistence.messages.frame import framed
+from ackgate.persistence.messages.frame import seal_entry
 from ackgate.persistence.proto.message_pb2 import MessageMetadata, SingleMessageMetadata
 from ackgate.persistence.records.envelope import Compression, compressed
 from tests.unit.pipeline.table_reads import PUBLISHED_MS, message, put_ledger, read_table
@@ -34,7 +34,7 @@ def batch(first: int, count: int) -> bytes:
         compression=int(Compression.ZSTD),
         uncompressed_size=len(body),
     )
-    return framed(about.SerializeToString(), compressed(body, Compression.ZSTD))
+    return seal_entry(about.SerializeToString(), compressed(body, Compression.ZSTD))
 
 
 async def test_batches_are_unpacked(tmp_path: Path) -> None:
