@@ -46,7 +46,8 @@ class DelayModel:
     def next_deadline_ms(self) -> int | None:
         if not self.entries:
             return None
-        return min(key for key, _ in self.entries.values()) - self.keys.lead_ms
+        first_key = min(key for key, _ in self.entries.values())
+        return first_key if self.settings.is_strict else first_key + self.keys.width_ms - 1
 
     def remove(self, positions: list[Position]) -> None:
         for position in positions:
