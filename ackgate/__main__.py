@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(written_out(ended.code if isinstance(ended.code, int) else 0)) from None
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # as a class was being made
+            return EXIT_INTERRUPTED
+        raise
 
 
 def _run(words: list[str]) -> int:

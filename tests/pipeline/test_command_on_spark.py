@@ -5,8 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from ackgate.__main__ import main
 
 PROGRAM = '''
 import sys
@@ -121,3 +124,41 @@ def test_killed_and_run_again_and_interrupted_it_leaves_nothing(first_life):
     assert told == ["doubling"]
     assert rest == "ackgate: interrupted; nothing was written\n"
     assert os.listdir(directory) == ["good"]
+
+
+def has_java(group):
+    """Whether Spark's Java runs in this group of processes."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            is_ours = os.getpgid(int(process.name)) == group
+        except OSError:
+            continue  # it has ended
+        if is_ours and b"org.apache.spark.deploy.SparkSubmit" in words:
+            return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_while_spark_starts_it_leaves_no_java(tmp_path, number, code):
+    data = str(tmp_path / "data")
+    made = ["pipeline", "generate", "--messages", "10", "--seed", "1", "--data-dir", data]
+    assert main(made) == 0
+    words = ["pipeline", "ack-stats", "--data-dir", data, "--output", str(tmp_path / "out")]
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, "-m", "ackgate", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            while not has_java(running.pid):
+                assert running.poll() is None
+            running.send_signal(number)
+            # Java has the other end of standard output, and would keep it.
+            out, told = running.communicate(timeout=60)
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    assert (running.returncode, out) == (code, "")
+    assert told.endswith("; nothing was written\n")
+    assert os.listdir(tmp_path) == ["data"]

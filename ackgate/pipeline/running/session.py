@@ -159,13 +159,43 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _no_java_left():
+        session = builder.getOrCreate()
     context = session.sparkContext
     context.setLogLevel(log_level.upper())
     context.pythonExec = python
     for file in shipped:
         context.addPyFile(str(file))
     return session
+
+
+@contextlib.contextmanager
+def _no_java_left() -> Iterator[None]:
+    """If the block is interrupted before PySpark has reached the Java that it starts, end that one.
+
+    PySpark has removed the directory by then in which Java is to write its port. Java fails to, and stays.
+    """
+    from pyspark import SparkContext, java_gateway  # noqa: PLC0415
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401
+            started.append(self)
+            super().__init__(*arguments, **more)
+
+    java_gateway.Popen = Noted
+    try:
+        yield
+    except KeyboardInterrupt:
+        if SparkContext._gateway is None:
+            for process in started:
+                if getattr(process, "pid", None) is not None:
+                    process.kill()
+                    process.wait()
+        raise
+    finally:
+        java_gateway.Popen = subprocess.Popen
 
 
 def register_source(session: Any) -> None:  # noqa: ANN401 - Spark has no types here

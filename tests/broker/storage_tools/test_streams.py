@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ackgate.__main__ import main as ackgate_main
 from ackgate.commands.cli import exit_code
 from ackgate.errors import (
     AckGateError,
@@ -102,6 +103,24 @@ def test_an_interruption_is_no_traceback(data: Path) -> None:
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=30)
     assert (watching.returncode, said) == (130, b"")
+
+
+def test_an_interruption_amid_imports_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python before 3.12 makes another error of one that meets it as a class is made."""
+
+    class Interrupting:
+        def __set_name__(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    def imported(_: object) -> int:
+        type("Made", (), {"field": Interrupting()})
+        return 0
+
+    monkeypatch.setattr("ackgate.commands.config_command.run_config", imported)
+    assert ackgate_main(["config", "check"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
