@@ -1,6 +1,6 @@
 """The ack state of one cursor: all that is persisted of it, and how it changes.
 
-Pure. Takes positions that exist (`known_positions` has checked them) and keeps its fields
+Pure. Takes positions that exist (`ManagedCursor` has checked them) and keeps its fields
 consistent: mark-delete, ranges, batch sets, properties, version, growth.
 
 How the mark-delete moves (`M` the mark-delete, `#` acked, `.` not):

@@ -243,7 +243,7 @@ class DeliveryBook:
 # - A permit is one message. An entry is assigned while a permit is left and takes as many as it has
 #   unacked messages: a batch may overshoot, and permits then go below zero.
 # - A consumer that owes ``unacked_max`` messages is blocked: it gets nothing until it owes no more
-#   than half, or gives something back (`unblock`). What it owes never passes the limit by more
+#   than half, or gives something back (`take_back`). What it owes never passes the limit by more
 #   than one batch. 0 = no limit.
 #
 # `ReadyConsumers` is the round robin: the consumers that may get something now, by priority.

@@ -318,7 +318,7 @@ class Dispatcher(Protocol):
 
     @property
     def key_hash(self) -> Callable[[bytes], int] | None:
-        """How to hash an entry's key (`key_hash.resolve_key`) for `EntriesRead.key_hashes`.
+        """How to hash an entry's key (`keys.resolve_key`) for `EntriesRead.key_hashes`.
 
         None: not needed now. May change with `add_consumer`.
         """

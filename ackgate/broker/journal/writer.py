@@ -261,7 +261,7 @@ class JournalWriter:
         self._last_failure = str(error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for the time, or until `_hurry` is set."""
+        """Wait for the time, or until `_pausing` is resolved."""
         self._pausing = pausing = self._loop.create_future()
         timer = self._loop.call_later(seconds, resolve, pausing)
         try:

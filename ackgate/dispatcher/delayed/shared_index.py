@@ -1,7 +1,7 @@
 """One index of delayed entries for all subscriptions of a topic, and a view of it for each.
 
 Pure. PIP-195 promised it; apache/pulsar#24927 begins it. A delayed entry is stored once, by the first
-that reads or publishes it; a view (`shared_view`) stores only which entries are *not* its own::
+that reads or publishes it; a view (`SharedView`) stores only which entries are *not* its own::
 
     tracker     . # # # # . # #        delayed entries of all views
     gone (a)      #     #              acked by a, or popped by it: no longer its own

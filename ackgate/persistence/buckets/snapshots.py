@@ -5,7 +5,7 @@ Edge: the ledger client. A snapshot is a ledger, written whole and closed, or no
     1. create the ledger          crash after it: an orphan, found at the next start
     2. metadata, then segments    the same; a failed append deletes the ledger again
     3. close it
-    4. the registry names it      from here on it counts; see `bucket_registry`
+    4. the registry names it      from here on it counts; see `registry`
 
 Each ledger names its cursor in its custom metadata, so that one which the cursor's node does not
 name can be recognised and deleted; and nothing is deleted as a snapshot that is none of this cursor.

@@ -17,7 +17,7 @@ Order of steps that a crash may interrupt: a new ledger is created before the no
 ledger leaves the node before it is deleted. What is left over carries the topic's path in its
 custom metadata and is found at the next start.
 
-The metadata store may fail to answer. `OwnedTopicNode` settles its writes; an opening that was not
+The metadata store may fail to answer. `FencedNode` settles its writes; an opening that was not
 answered begins again, with a higher epoch. While there is no ledger to write to for the store's
 sake, adds wait, within bounds.
 """
