@@ -49,7 +49,7 @@ from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.nodes.changes import count_up
 from ackgate.persistence.nodes.paths import cursor_path, embedded_topic_path, name_of_node
 from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, ledgers_of_topic
-from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
+from ackgate.persistence.nodes.unnamed_ledgers import OPENINGS_PATH, find_unnamed
 from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.system.data_directory import make_private_directory
 from ackgate.persistence.system.platform_files import require_supported_platform
@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from ackgate.embedded.topic import HostRead
     from ackgate.persistence.ports import LedgerClient, MetadataStore
     from ackgate.persistence.records.outcome import PersistOutcome
-
-OPENINGS_PATH: Final = "/ackgate/openings"
-"""Counts how often the directory was opened: each opening is a later owner of all its cursors."""
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for messages that were written lately, over all topics."""

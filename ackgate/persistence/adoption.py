@@ -84,6 +84,7 @@ from ackgate.persistence.nodes.unnamed_ledgers import (
     CLUSTER_KEY,
     DELETION_KEY,
     MAKER_KEY,
+    OPENINGS_PATH,
     RUN_COUNTER_PATH,
 )
 from ackgate.persistence.ports import LedgerState
@@ -96,9 +97,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.catalog import PasswordCheck
     from ackgate.persistence.offline_storage import OfflineStorage, OpenedStorage
     from ackgate.persistence.ports import LedgerMetadata, MetadataStore
-
-OPENINGS_PATH: Final = "/ackgate/openings"
-"""Node that counts the runs of an embedding host; brokers have a counter of their own."""
 
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
 """Keeps the messages that a topic got back, until an operator deletes it."""

@@ -28,6 +28,9 @@ RUN_COUNTER_PATH: Final = "/ackgate/runs"
 """Counts starts of brokers, and so says that the store was used; makes generated producer names
 unique."""
 
+OPENINGS_PATH: Final = "/ackgate/openings"
+"""The same for hosts that embed: each opening is a later owner of all cursors of the store."""
+
 MAKER_KEY: Final = "ackgate/maker"
 """Custom metadata of every ledger: the run of the broker or tool that made it."""
 

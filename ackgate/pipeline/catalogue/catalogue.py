@@ -1,6 +1,6 @@
 """What the metadata store says is there: topics, their ledgers, their cursors. Read-only.
 
-Edge: `catalogue_nodes`. Nodes are read in bulk, a directory of them at a time, and the ledgers' own
+Edge: `nodes`. Nodes are read in bulk, a directory of them at a time, and the ledgers' own
 at most once::
 
     with open_catalogue(options) as catalogue:
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from ackgate.config.load import load_settings
 from ackgate.errors import CallerError, ConfigurationError, NoSuchLedgerError
 from ackgate.persistence.buckets.registry import registered_buckets
-from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
 from ackgate.persistence.cursors.node import decode_cursor_node
 from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
 from ackgate.persistence.ledgers.catalog import decode_metadata
@@ -61,7 +60,8 @@ if TYPE_CHECKING:
     from ackgate.pipeline.schema.options import SourceOptions
     from ackgate.pipeline.storage.reading import LedgerPlaces
 
-_PARTITION: Final = "-partition-"
+PARTITION: Final = "-partition-"
+"""Between the name of a partitioned topic and the number of a partition."""
 
 
 class CatalogueTopic(NamedTuple):
@@ -208,7 +208,7 @@ class Catalogue:
         return found
 
     def _partitions(self, name: str) -> list[CatalogueTopic]:
-        prefix = name + _PARTITION
+        prefix = name + PARTITION
         found = [
             (int(number), topic)
             for full, topic in self._topics.items()
@@ -292,17 +292,6 @@ class Catalogue:
         unknown = [ledger_id for ledger_id in wanted if ledger_id not in self._on_cluster]
         self._on_cluster |= self._cluster.metadata_of(unknown)
         return [KnownLedger(self._on_cluster[i], None) for i in wanted if i in self._on_cluster]
-
-    @cached_property
-    def cursor_ledgers(self) -> dict[str, list[int]]:
-        """The ledgers that say of themselves that they hold a cursor's records, by its node."""
-        found: dict[str, list[int]] = {}
-        for about, _ in self.entries(self.ledger_ids()):
-            custom = about.custom_metadata
-            if custom.get("component") == b"cursor" and CURSOR_PATH_KEY in custom:
-                path = custom[CURSOR_PATH_KEY].decode(errors="replace")
-                found.setdefault(path, []).append(about.ledger_id)
-        return found
 
 
 # -------------------------------------------------------------------- opening it

@@ -6,7 +6,7 @@ Edge: reads the metadata store.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.config.delayed import BUCKET_FACTORY, DELAYED_DELIVERY, DelayedDeliveryPolicy
 from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError
@@ -18,6 +18,7 @@ from ackgate.persistence.nodes.paths import (
     namespace_policies_path,
     topic_policies_path,
 )
+from ackgate.pipeline.catalogue.catalogue import PARTITION
 from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target, Targets
 from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import NOTHING
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ackgate.config.delayed import DelayedSettings
     from ackgate.cursor import Position
     from ackgate.pipeline.catalogue.catalogue import Catalogue, CatalogueTopic
-
-PARTITION: Final = "-partition-"
 
 
 class DelayedTopic(NamedTuple):

@@ -17,6 +17,7 @@ from ackgate.persistence.deliveries.columns import EventKind
 from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.rows import (
+    GROUP,
     CoverageRow,
     EvenFeed,
     ReplayRow,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.rows import Key
     from ackgate.pipeline.jobs.what_if.variants import Variant
 
-GROUP: Final = "settings_group"
 KEY: Final = ("topic", "subscription", GROUP)
 
 _BEGINNINGS: Final = (EventKind.SUBSCRIBED.value, EventKind.RECOVERED.value)

@@ -31,6 +31,7 @@ PIECE_EVENTS: Final = 32_768
 _KIND_NAMES: Final = pa.array([kind.value for kind in KINDS])
 
 GROUP: Final = "settings_group"
+"""Column: which part of the variants a task replays."""
 
 
 class EvenFeed:
