@@ -58,7 +58,6 @@ _CURVE_OF: Final[Mapping[str, Callable[[], ec.EllipticCurve]]] = {
     "ES384": ec.SECP384R1,
     "ES512": ec.SECP521R1,
 }
-KEY_PAIR_ALGORITHMS: Final = (*RSA_ALGORITHMS, *_CURVE_OF)
 
 _DATA_URL: Final = re.compile(r"data:[^,]*?(?P<base64>;base64)?,(?P<data>.*)", re.DOTALL)
 _PEM: Final = b"-----BEGIN"

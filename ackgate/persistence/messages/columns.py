@@ -115,20 +115,14 @@ class MessageColumns:
         ]
 
 
-def decode_message_columns(entries: Sequence[bytes], names: Collection[str]) -> MessageColumns:
-    """Read these fields (names as in ``message.proto``) of the metadata of all entries.
-
-    Raises `CallerError` for a name that is neither `PROPERTIES` nor a field that is not repeated.
-    """
-    sizes = np.fromiter(map(len, entries), np.int64, len(entries))
-    data = b"".join([*entries, PADDING])
-    return decode_message_spans(data, np.cumsum(sizes) - sizes, sizes, names)
-
-
 def decode_message_spans(
     data: bytes, starts: Ints, sizes: Ints, names: Collection[str]
 ) -> MessageColumns:
-    """As `decode_message_columns`, of entries that are spans of `data`, which ends with `PADDING`."""
+    """Read these fields (names as in ``message.proto``) of the metadata of all entries.
+
+    The entries are spans of `data`, which ends with `PADDING`. Raises `CallerError` for a name that is
+    neither `PROPERTIES` nor a field that is not repeated.
+    """
     for name in names:
         if name != PROPERTIES and name not in _SINGLE:
             raise CallerError(f"message metadata has no single field {name!r}")

@@ -89,11 +89,6 @@ class MetadataServer:
         server._stop_watching = store.watch("/", server._on_event)
         return server
 
-    @property
-    def session_count(self) -> int:
-        """How many sessions are alive."""
-        return sum(session.is_open for session in self._sessions)
-
     async def close(self) -> None:
         """End every session, and remove the socket. Twice is fine."""
         if self._server is not None:

@@ -41,7 +41,6 @@ JOURNAL_COLUMNS: Final = (
 
 SUBSCRIPTION: Final = ("topic", "subscription")
 ENTRY: Final = (*SUBSCRIPTION, "ledger_id", "entry_id")
-POSITION: Final = ("ledger_id", "entry_id")
 BY_ENTRY: Final = ("entry_id", "ledger_id", "subscription", "topic")
 """`ENTRY` as keys of windows, groups and joins. Spark sorts by the first eight bytes of the first key,
 as far as these differ: those of topics are all the same."""

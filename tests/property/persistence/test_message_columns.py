@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackgate.errors import CallerError
-from ackgate.persistence.messages.columns import PROPERTIES, decode_message_columns
+from ackgate.persistence.messages.columns import PADDING, PROPERTIES, decode_message_spans
 from ackgate.persistence.messages.frame import MAGIC, metadata_span
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
 
@@ -129,7 +130,9 @@ def expected(data: bytes) -> dict[str, Any] | None:
 @settings(max_examples=3 * settings.default.max_examples)
 @given(ENTRIES)
 def test_columns_hold_what_the_library_finds(entries: list[bytes]) -> None:
-    columns = decode_message_columns(entries, NAMES)
+    sizes = np.fromiter(map(len, entries), np.int64, len(entries))
+    data = b"".join([*entries, PADDING])
+    columns = decode_message_spans(data, np.cumsum(sizes) - sizes, sizes, NAMES)
     texts = {name: columns.text(name) for name in TEXTS}
     properties = columns.properties
     assert properties is not None
@@ -157,5 +160,6 @@ def test_columns_hold_what_the_library_finds(entries: list[bytes]) -> None:
 
 
 def test_only_fields_that_exist_once_can_be_asked_for() -> None:
+    nothing = np.empty(0, np.int64)
     with pytest.raises(CallerError, match="replicate_to"):
-        decode_message_columns([], ["replicate_to"])
+        decode_message_spans(PADDING, nothing, nothing, ["replicate_to"])

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GIVEN: Final = "given"
-
 CAUSE_WORDS: Final = {
     "delayed": "not due yet",
     "waiting": "no dispatch known",
