@@ -111,13 +111,11 @@ def ledgers_of_cursor(value: bytes, path: str) -> set[int]:
     return set() if named is None else {named}
 
 
-class OwnedCursorNode:
+class OwnedCursorNode(FencedNode[CursorNode]):
     """The node of a cursor that is ours: what it says, and every write of it. A `NodeView`.
 
     The state is not kept in memory.
     """
-
-    __slots__ = ("_fenced",)
 
     def __init__(
         self,
@@ -129,63 +127,45 @@ class OwnedCursorNode:
         encode: Callable[[CursorNode], bytes],
     ) -> None:
         """`node` was read or written at `version`, and its epoch is ours."""
-        self._fenced: FencedNode[CursorNode] = FencedNode(
+        kept = node._replace(state=None)
+        super().__init__(
             metadata,
             path,
-            empty=node._replace(state=None),
+            empty=kept,
             encode=encode,
             decode=decode_cursor_node,
             of="cursor",
             adopt=_adopted,
         )
-        self._fenced.owned(self._fenced.value, version=version)
-
-    @property
-    def path(self) -> str:
-        return self._fenced.path
+        self.owned(kept, version=version)
 
     @property
     def owner_epoch(self) -> int:
-        return self._fenced.value.owner_epoch
+        return self.value.owner_epoch
 
     @property
     def cursor_ledger_id(self) -> int | None:
         """The cursor ledger that the node names."""
-        return self._fenced.value.cursor_ledger_id
+        return self.value.cursor_ledger_id
 
     @property
     def cursor_properties(self) -> Mapping[str, str]:
         """The cursor's properties, in the node."""
-        return self._fenced.value.cursor_properties
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the stored node is known to be what is in memory."""
-        return self._fenced.is_certain
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether its store can be asked."""
-        return self._fenced.is_connected
-
-    @property
-    def bytes_max(self) -> int:
-        """The store's own size guard."""
-        return self._fenced.bytes_max
+        return self.value.cursor_properties
 
     def encode(
         self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
     ) -> bytes:
         """The value that `put` would write."""
-        node = self._fenced.value._replace(cursor_ledger_id=cursor_ledger_id, state=state)
+        node = self.value._replace(cursor_ledger_id=cursor_ledger_id, state=state)
         return encode_cursor_node(node, packing)
 
     async def put(self, *, cursor_ledger_id: int | None, state: bytes | None) -> int:
         """Write a ledger id and a state, which is not kept in memory. Returns the node's bytes."""
-        size = await self._fenced.change(
+        size = await self.change(
             lambda node: node._replace(cursor_ledger_id=cursor_ledger_id, state=state)
         )
-        self._fenced.value = self._fenced.value._replace(state=None)
+        self.value = self.value._replace(state=None)
         return size
 
     async def change_properties(
@@ -203,20 +183,8 @@ class OwnedCursorNode:
             check(node)
             return node
 
-        node = await self._fenced.change_stored(changed)
-        self._fenced.value = self._fenced.value._replace(cursor_properties=node.cursor_properties)
-
-    async def check_owner(self) -> None:
-        """Raise `OwnershipError` if a later owner has written the node; for a ledger that was fenced."""
-        await self._fenced.check_owner()
-
-    async def make_certain(self) -> None:
-        """Settle what became of a put that failed."""
-        await self._fenced.make_certain()
-
-    async def remove(self) -> None:
-        """Remove the node, which may be gone already."""
-        await self._fenced.remove()
+        node = await self.change_stored(changed)
+        self.value = self.value._replace(cursor_properties=node.cursor_properties)
 
 
 def _adopted(found: CursorNode, ours: CursorNode) -> CursorNode:
