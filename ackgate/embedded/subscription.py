@@ -129,12 +129,11 @@ class EmbeddedSubscription:
         self._is_over = False
         self._error: AckGateError | None = None
         """Why it ended by itself."""
-        self._keeps_nacks = False
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._why_unread = ""
         store.on_outcome(self._on_outcome)
-        self._keep_nacks()
+        store.keep_nacks(self._core.held_nacks)
         self.ask_turn()
 
     # ---------------------------------------------------------------- what is known
@@ -365,15 +364,9 @@ class EmbeddedSubscription:
                 else:
                     done.set_exception(receipt.error)
         if ready.write is not None:
-            self._keep_nacks()
+            self._store.keep_nacks(self._core.held_nacks)
             if not self._store.notify():
                 self._core.persisted(self._store.durable_outcome, now_ms=self.topic.now_ms())
-
-    def _keep_nacks(self) -> None:
-        nacks = self._core.held_nacks
-        if nacks is not None and not self._keeps_nacks:
-            self._keeps_nacks = True
-            self._store.keep_nacks(nacks)
 
     def _wait(self, wake_at_ms: int | None) -> None:
         if wake_at_ms is not None:

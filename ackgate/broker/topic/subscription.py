@@ -189,14 +189,13 @@ class SubscriptionDriver:
         self._is_closed = False
         self._return_timer: Timer | None = None
         """When a reader's subscription no longer waits for its reader."""
-        self._keeps_nacks = False
         if store is not None:
             store.on_outcome(self._on_outcome)
             if self._recorder is not None:
                 store.report_attempts(self._recorder)
             if store.outcome is not None:
                 self._on_outcome()
-            self._keep_nacks()
+            store.keep_nacks(self.core.held_nacks)
         self._begin(store)
         if self.tracking.remembers and topic.delayed_delivery.is_active:
             self.core.start_tracker()
@@ -390,13 +389,6 @@ class SubscriptionDriver:
             self.store.configure(self.topic.services.settings.persistence)
         self._changed()
 
-    def _keep_nacks(self) -> None:
-        """Have the store keep the core's nacks once there are any."""
-        nacks = self.core.held_nacks
-        if not self._keeps_nacks and nacks is not None and self.store is not None:
-            self._keeps_nacks = True
-            self.store.keep_nacks(nacks)
-
     def _on_outcome(self) -> None:
         """Handle a write of the store that succeeded or failed."""
         store = self.store
@@ -491,7 +483,7 @@ class SubscriptionDriver:
         if ready.receipts:
             self._answer(ready.receipts)
         if ready.write is not None and self.store is not None:
-            self._keep_nacks()
+            self.store.keep_nacks(self.core.held_nacks)
             if not self.store.notify():
                 self.core.persisted(self.store.durable_outcome, now_ms=self._now_ms)
 

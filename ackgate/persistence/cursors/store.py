@@ -342,10 +342,14 @@ class CursorStore:
 
     # ------------------------------------------------------------- called by the owner
 
-    def keep_nacks(self, source: NackSource) -> None:
-        """Persist what `source` holds back, too; it has taken over `recovered_nacks`."""
-        self._path.nacks.attach(source, self.report.nacks)
-        self.recovered_nacks = NO_NACKS
+    def keep_nacks(self, source: NackSource | None) -> None:
+        """Persist what `source` holds back, too; it has taken over `recovered_nacks`. Idempotent.
+
+        None: nothing is held back so far.
+        """
+        if source is not None:
+            self._path.nacks.attach(source, self.report.nacks)
+            self.recovered_nacks = NO_NACKS
 
     def notify(self) -> bool:
         """The cursor, or what is held back, has changed. Cheap and idempotent.

@@ -343,7 +343,12 @@ class NackWrites:
         self._next_at = 0.0
 
     def attach(self, source: NackSource, persisted: int) -> None:
-        """Take images from `source`. Its version 0 is what was recovered: `persisted` entries."""
+        """Take images from `source`. Its version 0 is what was recovered: `persisted` entries.
+
+        Nothing happens when it is attached already.
+        """
+        if source is self._source:
+            return
         self._source = source
         self.persisted = persisted
         self.durable_version = 0
