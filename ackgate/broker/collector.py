@@ -44,7 +44,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 class Moment(NamedTuple):
-    """What `is_due` decides by."""
+    """The process at one look: what `is_due` decides by."""
 
     busy_share: float
     """Share of a processor that the process used since the last look."""

@@ -550,7 +550,7 @@ class BrokerSettings(SettingsGroup):
 
     @property
     def bound_listeners(self) -> list[BoundListener]:
-        """The addresses of `bindAddresses`."""
+        """Further addresses to listen on (`bindAddresses`), each with its listener's name; may be empty."""
         return [
             BoundListener(
                 name=match["name"],

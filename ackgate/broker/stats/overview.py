@@ -176,7 +176,7 @@ class OverviewQuery:
 
 @dataclass(frozen=True, slots=True)
 class OverviewAnswer:
-    """One page of rows."""
+    """One page of the rows that match a query, with totals over all pages."""
 
     source: str = statistic("The broker's address, or the data directory")
     is_live: bool = statistic("False: as persisted; a running broker may know more")

@@ -18,7 +18,7 @@ BOUNDS_SECONDS: Final = (
 
 
 class Latency:
-    """A histogram of durations."""
+    """A histogram of durations, in seconds, with the bounds `BOUNDS_SECONDS`."""
 
     __slots__ = ("counts", "sum_seconds")
 

@@ -64,7 +64,7 @@ class Waits:
 
     @property
     def deadline_count(self) -> int:
-        """Number of pending deadlines."""
+        """Calls of `wake_in` that are neither made nor cancelled. O(1)."""
         return self._wheel.size
 
     @property

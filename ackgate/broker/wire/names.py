@@ -121,7 +121,7 @@ class TopicName:
 
     @property
     def tenant(self) -> str:
-        """Name of the tenant."""
+        """The tenant of its namespace."""
         return self.namespace_name.tenant
 
     @property

@@ -349,7 +349,7 @@ class Connection(SessionPort, Protocol):
 
 
 class Connections(Protocol):
-    """Counts connections."""
+    """Counts the connections of the broker, and rejects those beyond its limits."""
 
     def opened(self, session: Connection) -> bool:
         """Count a new connection. False: there are too many, so reject it."""

@@ -98,7 +98,7 @@ class _Asked(NamedTuple):
 
 
 class BookieConnection(asyncio.Protocol):
-    """Make it with `open`."""
+    """One connection to a bookie: frames out, replies in bulk. Make it with `open`."""
 
     def __init__(
         self, bookie_id: str, timeout_seconds: float, counters: BookieCounters | None = None

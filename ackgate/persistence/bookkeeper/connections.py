@@ -196,7 +196,7 @@ class BookieConnections:
             ) from error
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, those being opened included."""
         self.is_closed = True
         openings = [c.opening for c in self._channels.values() if c.opening is not None]
         for opening in openings:

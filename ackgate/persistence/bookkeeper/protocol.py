@@ -62,7 +62,7 @@ class Opcode(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Options of a request."""
+    """Options of a request: bits, numbered as on the wire."""
 
     NONE = 0
     DO_FENCING = 1

@@ -194,7 +194,7 @@ class _Place:
 
 
 class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
-    """Implements `LedgerWriter`."""
+    """A `LedgerWriter` on a BookKeeper cluster."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
                 self.place_lost(place, StorageError(f"bookie {bookie_id}: {code_name(code)}"))
 
     def place_lost(self, place: int, error: StorageError) -> None:
-        """A bookie has failed."""
+        """The bookie at this place failed: begin to fill the place."""
         if self._is_through:
             return
         if self._connections.is_closed:

@@ -318,7 +318,7 @@ class CursorStore:
         return internal_properties(self._node.cursor_properties)
 
     def statistics(self) -> CursorStoreStats:
-        """Counters of this store."""
+        """Counts since it was opened, and how the state is kept now; frozen. O(1)."""
         path = self._path
         return CursorStoreStats(
             report=self.report,

@@ -375,6 +375,6 @@ class _Wire(asyncio.Protocol):
                 done.exception()  # nobody may await it
 
     def cut(self) -> None:
-        """Abort the connection."""
+        """Abort the connection; `connection_lost` follows."""
         if self._transport is not None:
             self._transport.abort()

@@ -47,7 +47,7 @@ def earliest(ledgers: Sequence[LedgerEnd]) -> Position:
 
 
 def end_of(ledgers: Sequence[LedgerEnd]) -> Position:
-    """After everything that exists."""
+    """The offset after everything that exists: the last entry of the last ledger, or `EARLIEST`."""
     return Position(*ledgers[-1]) if ledgers else EARLIEST
 
 
@@ -75,7 +75,7 @@ def spans(start: Position, end: Position, ledgers: Sequence[LedgerEnd]) -> Itera
 
 
 def entry_count(start: Position, ledgers: Sequence[LedgerEnd]) -> int:
-    """Entries after `start`."""
+    """How many entries lie after `start`."""
     return sum(
         s.last_entry_id - s.first_entry_id + 1 for s in spans(start, end_of(ledgers), ledgers)
     )

@@ -96,7 +96,7 @@ class Tallies:
         self._acked = 0
 
     def total(self) -> Sums:
-        """Add up all intervals."""
+        """The sums over all intervals."""
         total = Sums()
         for sums in self.by_interval.values():
             total.add(sums)
