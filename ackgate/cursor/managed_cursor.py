@@ -348,7 +348,7 @@ class ManagedCursor:
         state = self._state
         skipped = min(entries, self.backlog_entries)
         if skipped:
-            target = nth_unacked(self._ledgers, state.ranges, state.mark_delete, skipped)
+            target = self.nth_unacked(skipped)
             assert target is not None, "the backlog count and the ledgers disagree"
             state.ack_through(target)
         return skipped
@@ -436,6 +436,10 @@ class ManagedCursor:
             left_out=left_out,
             gap_entries_max=gap_entries_max,
         )
+
+    def nth_unacked(self, n: int) -> Position | None:
+        """The n-th unacked entry, counted from 1, sent or not; None when there are fewer."""
+        return nth_unacked(self._ledgers, self._state.ranges, self._state.mark_delete, n)
 
     def entry_budget(self, ranges_max: int, *, entries_enough: int | None = None) -> int:
         """How many further unacked entries may be sent so that no acks can exceed the limit.

@@ -22,7 +22,9 @@ from ackgate.broker.admin import (
     bundles,
     cursor_moves,
     delayed,
+    messages,
     metrics,
+    namespace_subscriptions,
     namespaces,
     page,
     partitions,
@@ -45,7 +47,7 @@ from ackgate.network import LogDamper, and_left_out, listen, peer_certificate
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aiohttp.web_protocol import RequestHandler
 
@@ -82,7 +84,8 @@ SECTIONS: Final = {
     "Topics and schemas": (*topics.ROUTES, *schemas.ROUTES),
     "Partitioned topics": partitions.ROUTES,
     "Statistics": stats.ROUTES,
-    "Subscriptions": subscriptions.ROUTES,
+    "Messages": messages.ROUTES,
+    "Subscriptions": (*subscriptions.ROUTES, *namespace_subscriptions.ROUTES),
     "Moving cursors": cursor_moves.ROUTES,
     "Delayed messages": delayed.ROUTES,
     "Policies": policies.ROUTES,
@@ -169,7 +172,8 @@ def serve_http(broker: AdminBroker) -> AdminServer:
         client = reply.client or request.remote or ""
         if reply.events is not None:
             reply = streams.refusal(client, is_role=bool(reply.client)) or reply
-        headers = {**_headers(reply), **guard.answer_headers(request.headers.get("Origin", ""))}
+        headers = _headers(reply)
+        headers += guard.answer_headers(request.headers.get("Origin", "")).items()
         if reply.events is not None:
             return await streams.send(request, client, reply.events, headers)
         return web.Response(status=reply.status, body=reply.body or None, headers=headers)
@@ -214,10 +218,10 @@ class _Streams:
         request: web.BaseRequest,
         client: str,
         events: AsyncIterator[bytes],
-        headers: Mapping[str, str],
+        headers: list[tuple[str, str]],
     ) -> web.StreamResponse:
         """Send events until they end, the client is gone or too slow, or the broker stops."""
-        response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers=[*headers, ("Cache-Control", "no-store")])
         connection = request.protocol
         task = asyncio.create_task(_send_each(request, response, events))
         self._sending[connection] = _Stream(task, client)  # it counts from here on
@@ -254,12 +258,16 @@ async def _send_each(
         response.force_close()
 
 
-def _headers(reply: Reply) -> dict[str, str]:
-    headers = dict(reply.headers)
+def _headers(reply: Reply) -> list[tuple[str, str]]:
+    headers = [
+        (name, text)
+        for name, value in reply.headers.items()
+        for text in ((value,) if isinstance(value, str) else value)
+    ]
     if reply.body or reply.events is not None:
-        headers["Content-Type"] = reply.content_type
+        headers.append(("Content-Type", reply.content_type))
     if reply.location:
-        headers["Location"] = reply.location
+        headers.append(("Location", reply.location))
     return headers
 
 

@@ -15,7 +15,7 @@ from ackgate.broker.wire import NotOwnedError
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call
-    from ackgate.broker.cluster import Bundle
+    from ackgate.broker.cluster import Bundle, Location
     from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 
 
@@ -36,7 +36,7 @@ async def unload_namespace(call: Call) -> Reply:
 
 async def unload_bundle(call: Call) -> Reply:
     """Close every topic of a bundle; `?destinationBroker=` serves it from then on."""
-    bundle = await _bundle(call)
+    bundle = await bundle_named(call)
     destination = _destination(call)
     ownership = call.broker.ownership
     await ownership.look(bundle)
@@ -49,12 +49,8 @@ async def unload_bundle(call: Call) -> Reply:
 
 async def acquire_bundle(call: Call) -> Reply:
     """Acquire a bundle that no broker owns; the broker that released it asks for this (ours)."""
-    bundle = await _bundle(call)
-    try:
-        async with asyncio.timeout(LOCATE_SECONDS_MAX):
-            location = await call.broker.ownership.locate_bundle(bundle, is_authoritative=True)
-    except TimeoutError:
-        raise RefusedError(503, f"bundle {bundle} is changing hands") from None
+    bundle = await bundle_named(call)
+    location = await located(call, bundle, is_authoritative=True)
     if not location.is_here:
         raise RefusedError(409, f"bundle {bundle} is owned by {location.broker_id}")
     return DONE
@@ -70,7 +66,22 @@ async def _unload(call: Call, bundle: Bundle) -> Reply:
     return DONE
 
 
-async def _bundle(call: Call) -> Bundle:
+async def located(call: Call, bundle: Bundle, *, is_authoritative: bool = False) -> Location:
+    """The broker that serves a bundle, as `Ownership.locate_bundle`.
+
+    Raises `RefusedError` (503) if that is not known in time.
+    """
+    try:
+        async with asyncio.timeout(LOCATE_SECONDS_MAX):
+            return await call.broker.ownership.locate_bundle(
+                bundle, is_authoritative=is_authoritative
+            )
+    except TimeoutError:
+        raise RefusedError(503, f"bundle {bundle} is changing hands") from None
+
+
+async def bundle_named(call: Call) -> Bundle:
+    """The bundle in the path. Raises `BadBundleError` if the namespace has no such bundle."""
     bundles = await call.broker.ownership.bundles(call.namespace_name)
     return bundles.named(call.parameters["bundle"])
 

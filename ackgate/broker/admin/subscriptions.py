@@ -56,7 +56,7 @@ async def delete_subscription(call: Call) -> Reply:
     if partitions := await call.partitions():
         if not is_forced:  # before any is deleted, as far as this broker can see
             for topic in filter(None, map(call.broker.registry.loaded, partitions)):
-                _check_unused(topic.subscriptions.get(name))
+                check_unused(topic.subscriptions.get(name))
         replies = await on_each_tried(call, partitions, delete_subscription)
         if len(replies) > 1 and all(reply.status == 404 for reply in replies):
             raise RefusedError(404, "Subscription not found")
@@ -64,7 +64,7 @@ async def delete_subscription(call: Call) -> Reply:
         return DONE
     subscription = await call.subscription()
     if not is_forced:
-        _check_unused(subscription)
+        check_unused(subscription)
     await subscription.delete()
     return DONE
 
@@ -117,7 +117,8 @@ def _check_some_succeeded(replies: list[Reply], *, besides: int) -> None:
             raise_refusal(reply)
 
 
-def _check_unused(subscription: SubscriptionDriver | None) -> None:
+def check_unused(subscription: SubscriptionDriver | None) -> None:
+    """Raise `RefusedError` if consumers are connected."""
     if subscription is not None and subscription.consumers:
         raise RefusedError(412, "Subscription has active connected consumers")
 

@@ -77,13 +77,13 @@ async def terminate_topic(call: Call) -> Reply:
     if await call.partitions():
         raise RefusedError(405, "Termination of a partitioned topic is not allowed")
     topic = await call.topic()
-    return _message_id(topic, await topic.terminate())
+    return message_id(topic, await topic.terminate())
 
 
 async def last_message_id(call: Call) -> Reply:
     """The position of the last entry."""
     topic = await call.topic()
-    return _message_id(topic, topic.ledger.ledgers.last_confirmed)
+    return message_id(topic, topic.ledger.ledgers.last_confirmed)
 
 
 async def delete_topic(call: Call) -> Reply:
@@ -129,7 +129,8 @@ async def _is_missing_partition(call: Call, name: TopicName) -> bool:
     )
 
 
-def _message_id(topic: Topic, position: Position) -> Reply:
+def message_id(topic: Topic, position: Position) -> Reply:
+    """A position in the form of Pulsar's ``MessageIdImpl``."""
     return json_reply(
         {
             "ledgerId": position.ledger_id,

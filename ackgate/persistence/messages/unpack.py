@@ -65,18 +65,32 @@ def without_broker_metadata(entry: bytes, position: Position) -> BrokerEntry:
     )
 
 
+def plain_payload(entry: bytes, metadata: MessageMetadata, position: Position) -> bytes:
+    """The payload of an entry, decompressed, a batch as a whole; as stored if it cannot be unpacked.
+
+    Raises `CorruptRecordError` naming the position.
+    """
+    payload = entry[metadata_span(entry)[1] :]
+    if not metadata.compression or _is_opaque(metadata):
+        return payload
+    try:
+        return decompressed(payload, metadata.compression, metadata.uncompressed_size)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"entry {position}: {error}") from error
+
+
+def _is_opaque(metadata: MessageMetadata) -> bool:
+    """Whether the payload is encrypted, or a piece of a chunked message."""
+    return bool(metadata.encryption_keys) or metadata.num_chunks_from_msg > 1
+
+
 def unpacked(entry: bytes, position: Position) -> Iterator[UnpackedMessage]:
     """The messages of an entry, in order. Raises `CorruptRecordError` naming the position."""
     metadata = parse_metadata(entry, position)
-    payload = entry[metadata_span(entry)[1] :]
-    if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+    payload = plain_payload(entry, metadata, position)
+    if _is_opaque(metadata):
         yield UnpackedMessage(metadata, None, None, payload)
         return
-    if metadata.compression:
-        try:
-            payload = decompressed(payload, metadata.compression, metadata.uncompressed_size)
-        except CorruptRecordError as error:
-            raise CorruptRecordError(f"entry {position}: {error}") from error
     if not metadata.HasField("num_messages_in_batch"):
         yield UnpackedMessage(metadata, None, None, None if metadata.null_value else payload)
         return

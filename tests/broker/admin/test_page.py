@@ -292,7 +292,7 @@ def test_the_storage_and_the_broker(broker: InProcessBroker) -> None:
         ("/ackgate/overview/events?every=x", 400, "not an integer"),
         ("/ackgate/subscriptions/public/default/nope/s", 404, "not found"),
         ("/ackgate/subscriptions/public/default/orders/nope/events", 404, "not found"),
-        ("/ackgate/messages/public/default/orders/999999/0", 404, "no message 999999:0"),
+        ("/ackgate/messages/public/default/orders/999999/0", 404, "Message id not found"),
         ("/ackgate/messages/public/default/orders/x/0", 400, "not an integer"),
         (f"{BILLING}/holes/999999", 412, "no ledger 999999"),
         (f"{BILLING}?cells=5000", 412, "allowed is 1..1024"),

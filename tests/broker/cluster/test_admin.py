@@ -6,6 +6,7 @@ import http.client
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import pulsar
@@ -44,6 +45,7 @@ def raw(broker: BrokerServer, method: str, path: str) -> tuple[int, str]:
         ("GET", "/subscriptions"),
         ("GET", "/subscription/s/ackState?cells=4"),
         ("GET", "/lastMessageId"),
+        ("GET", "/messageid/0"),
         ("PUT", "/unload"),
         ("POST", "/subscription/s/skip_all"),
         ("GET", "/delayed"),
@@ -94,6 +96,36 @@ def test_of_two_brokers_one_makes_a_topic_wherever_that_is_asked(cluster: Memory
             assert status in {204, 409}
         assert raw(cluster.brokers[0], "PUT", path)[0] in {307, 409}
     assert len({cluster.owner(f"made-{number}") for number in range(8)}) == 2
+
+
+def test_calls_for_a_namespace_reach_its_topics_on_all_brokers(
+    cluster: MemoryCluster, connect: Connect
+) -> None:
+    first, second = cluster.brokers
+    topics = [f"of-all-{number}" for number in range(8)]
+    client = connect(first.service_url)
+    for topic in topics:
+        client.subscribe(topic, "s").close()
+        client.create_producer(topic).send(b"x")
+    assert {cluster.owner(topic) for topic in topics} == {first, second}
+
+    namespace = "namespaces/public/default"
+    assert cluster.ask(first, "POST", f"{namespace}/clearBacklog/s").status == 204
+    for topic in topics:
+        stats = cluster.get(second, f"{N}/{topic}/stats")
+        assert stats["subscriptions"]["s"]["msgBacklog"] == 0
+    assert cluster.ask(second, "POST", f"{namespace}/unsubscribe/s").status == 204
+    for topic in topics:
+        assert cluster.get(second, f"{N}/{topic}/subscriptions") == []
+
+    bounds = cluster.get(first, f"{namespace}/bundles")["boundaries"]
+    sent_on = 0
+    for low, high in pairwise(bounds):
+        path = f"/admin/v2/{namespace}/{low}_{high}/clearBacklog"
+        status, location = raw(first, "POST", path)
+        sent_on += status == 307
+        assert (status, location) in {(204, ""), (307, second.web_url + path)}
+    assert 0 < sent_on < len(bounds) - 1
 
 
 def test_calls_for_all_partitions_reach_them_all(cluster: MemoryCluster, connect: Connect) -> None:

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ackgate.broker.admin.http.refusals import RefusedError, subscription_not_found, topic_not_found
+from ackgate.broker.admin.http.refusals import (
+    RefusedError,
+    message_not_found,
+    subscription_not_found,
+    topic_not_found,
+)
 from ackgate.broker.wire import (
     NamespaceName,
     NotOwnedError,
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from ackgate.broker.security import Authentication, Authorization, ClientIdentity
     from ackgate.broker.stats import Overview, StatsSampler
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
-    from ackgate.broker.wire import Connection
+    from ackgate.broker.wire import Connection, Entry
     from ackgate.config.settings import Settings
     from ackgate.network import CertificateFile, ReloadedTls, Urls
     from ackgate.persistence.bookkeeper import BookKeeperClient
@@ -50,8 +55,8 @@ class Reply(NamedTuple):
     content_type: str = JSON_TYPE
     location: str = ""
     """In a redirect, the address to ask instead."""
-    headers: Mapping[str, str] = MappingProxyType({})
-    """Headers besides those that every response has."""
+    headers: Mapping[str, str | tuple[str, ...]] = MappingProxyType({})
+    """Headers besides those that every response has; with a tuple, one for each of its texts."""
     events: AsyncIterator[bytes] | None = None
     """Sent one by one, as they come, instead of the body."""
     client: str = ""
@@ -370,6 +375,13 @@ def subscription_of(topic: Topic, name: str) -> SubscriptionDriver:
     if subscription is None:
         raise subscription_not_found(name, topic.name)
     return subscription
+
+
+async def entry_of(topic: Topic, position: Position) -> Entry:
+    """An entry of a loaded topic, read. Raises `RefusedError` if it does not exist."""
+    if not topic.ledger.ledgers.exists(position):
+        raise message_not_found()
+    return await topic.ledger.reads.read_one(position)
 
 
 class CursorTarget(NamedTuple):

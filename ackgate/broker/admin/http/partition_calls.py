@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from ackgate.broker.admin.http.call import AUTHORITATIVE, Reply, json_reply
@@ -17,14 +17,16 @@ from ackgate.broker.admin.http.refusals import RefusedError, reason_of, status_o
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from ackgate.broker.admin.http.call import Call
     from ackgate.broker.admin.http.router import Handler
     from ackgate.broker.wire import TopicName
 
 ASKED_AT_ONCE_MAX: Final = 32
-"""Partitions that are asked at the same time."""
+"""Partitions, or what else is asked side by side, that are asked at the same time."""
+
+T = TypeVar("T")
 
 
 async def on_each(
@@ -44,16 +46,21 @@ async def on_each_tried(
     call: Call, partitions: Iterable[TopicName], handler: Handler, tail: str | None = None
 ) -> list[Reply]:
     """As `on_each`, but returns refusals among the replies."""
+    return await side_by_side(lambda partition: _on_one(call, partition, handler, tail), partitions)
+
+
+async def side_by_side(ask: Callable[[T], Awaitable[Reply]], asked: Iterable[T]) -> list[Reply]:
+    """Call `ask` for all, a bounded number at the same time. Refusals are among the replies."""
     gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
-    async def ask(partition: TopicName) -> Reply:
+    async def ask_one(one: T) -> Reply:
         async with gate:
             try:
-                return await _on_one(call, partition, handler, tail)
+                return await ask(one)
             except AckGateError as error:
                 return json_reply({"reason": str(error)}, status_of(error))
 
-    return list(await asyncio.gather(*map(ask, partitions)))
+    return list(await asyncio.gather(*map(ask_one, asked)))
 
 
 def raise_refusal(reply: Reply) -> None:

@@ -87,6 +87,11 @@ def subscription_not_found(subscription: str, topic: object) -> RefusedError:
     return RefusedError(404, f"Subscription {subscription} not found for topic {topic}")
 
 
+def message_not_found() -> RefusedError:
+    """The error for a position that has no entry."""
+    return RefusedError(404, "Message id not found")
+
+
 def topic_exists() -> RefusedError:
     """The error for a topic name that is taken, partitioned or not."""
     return RefusedError(409, "This topic already exists")

@@ -15,8 +15,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.http.call import json_reply, subscription_of
-from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.call import entry_of, json_reply, subscription_of
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.stats import state_of
 from ackgate.broker.wire import SchemaType
@@ -68,9 +67,7 @@ async def get_message(call: Call) -> Reply:
     """One entry: properties, keys, times and payloads of its messages, and where it is (ours)."""
     topic = await call.topic_here()
     position = Position(call.integer("ledgerId"), call.integer("entryId"))
-    if not topic.ledger.ledgers.exists(position):
-        raise RefusedError(404, f"there is no message {position}")
-    entry = await topic.ledger.reads.read_one(position)
+    entry = await entry_of(topic, position)
     metadata = entry.metadata
     schema = None
     if metadata.schema_version:
