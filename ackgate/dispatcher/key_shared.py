@@ -163,6 +163,14 @@ class KeySharedDispatcher(SeveralActive):
 
     # -- answers --------------------------------------------------------------------------------
 
+    def acked(self, consumer: int | None, position: Position) -> bool:
+        """One whole entry is acked."""
+        self._book.take(consumer, position)
+        freed = self._order.gone(position)
+        if len(self._redeliveries):
+            self._redeliveries.forget(position)
+        return self._book.pop_unblocked() or freed
+
     def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
         self._book.take_many(consumer, positions)
         freed = False

@@ -73,12 +73,8 @@ class SeveralActive(ABC):
         """Entries that wait for replay."""
 
     @abstractmethod
-    def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
-        """Whole entries are acked."""
-
     def acked(self, consumer: int | None, position: Position) -> bool:
         """One whole entry is acked."""
-        return self.acked_many(consumer, (position,))
 
     def _pop_unblocked(self) -> bool:
         """Whether what was acked since the last call lets entries be given again."""

@@ -138,6 +138,14 @@ class SharedDispatcher(SeveralActive):
 
     # -- answers --------------------------------------------------------------------------------
 
+    def acked(self, consumer: int | None, position: Position) -> bool:
+        """One whole entry is acked."""
+        if not self._book.take(consumer, position) and self._queue.discard(*position):
+            self._is_stalled = False
+        if len(self._redeliveries):
+            self._redeliveries.forget(position)
+        return self._pop_unblocked()
+
     def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
         for position in self._book.take_many(consumer, positions):
             if self._queue.discard(*position):
