@@ -37,6 +37,7 @@ import google_crc32c
 
 from ackgate.broker.wire import repacked, unpack
 from ackgate.cursor import Position
+from ackgate.persistence.messages.entry import signed64
 from ackgate.persistence.messages.frame import metadata_span
 
 if TYPE_CHECKING:
@@ -126,8 +127,8 @@ def sequence_ids(
     """The sequence ids of an entry. None for a marker, which has none."""
     if metadata.HasField("marker_type"):
         return None
-    first = _signed(sequence_id)
-    highest = max(first, _signed(highest_sequence_id)) if highest_sequence_id else first
+    first = signed64(sequence_id)
+    highest = max(first, signed64(highest_sequence_id)) if highest_sequence_id else first
     chunk_count = metadata.num_chunks_from_msg
     if 0 <= metadata.chunk_id < chunk_count - 1:
         message = (first, metadata.uuid, chunk_count, metadata.total_chunk_msg_size)
@@ -144,11 +145,11 @@ def sequence_ids(
 
 def _ids_of_batch(batch: Batch | None, first: int) -> list[int]:
     """The ids of a batch's messages, ascending; only `first` if they have none of their own."""
-    if batch is None or batch.sequence_ids is None or _signed(batch.sequence_ids[0]) != first:
+    if batch is None or batch.sequence_ids is None or signed64(batch.sequence_ids[0]) != first:
         return [first]
     ids = batch.sequence_ids
     if max(ids) >= 2**63:
-        ids = list(map(_signed, ids))
+        ids = list(map(signed64, ids))
     return ids if all(map(lt, ids, ids[1:])) else [first]
 
 
@@ -273,7 +274,7 @@ class Deduplication:
         if batch is None or batch.sequence_ids is None:
             return None
         whole = self._durable.get(producer_name, _NOTHING).whole
-        wanted = [at for at, number in enumerate(batch.sequence_ids) if _signed(number) > whole]
+        wanted = [at for at, number in enumerate(batch.sequence_ids) if signed64(number) > whole]
         return (repacked(batch, wanted), len(wanted)) if wanted else None
 
     # ---------------------------------------------------------------- what became of it
@@ -344,10 +345,6 @@ class Deduplication:
             self._check_chunk(name, ids.chunk)
         self.confirmed(name, ids, entry.position)
         self._pushed[name] = self._durable.get(name, _NOTHING)
-
-
-def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number
 
 
 # ---- what is stored of it

@@ -20,6 +20,7 @@ from ackgate.broker.wire.names import (
 from ackgate.cursor import EARLIEST, LATEST, LEDGER_ID_MAX, Position
 from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import ConsumerAssignError, PositionError
+from ackgate.persistence.messages.entry import signed64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -306,8 +307,8 @@ def consumer_metadata(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
 
 def position(message_id: pb.MessageIdData) -> Position:
     """Convert a position from a client, where (-1, -1) is `EARLIEST` and (max, max) is `LATEST`."""
-    ledger_id = _signed(message_id.ledgerId)
-    entry_id = _signed(message_id.entryId)
+    ledger_id = signed64(message_id.ledgerId)
+    entry_id = signed64(message_id.entryId)
     if ledger_id < 0:
         return EARLIEST
     if ledger_id == LEDGER_ID_MAX:
@@ -332,8 +333,3 @@ def mask_of_words(words: Sequence[int]) -> int:
     for index, word in enumerate(words):
         mask |= (word & _WORD_MASK) << (64 * index)
     return mask
-
-
-def _signed(number: int) -> int:
-    """Convert an unsigned id of the wire to Java's signed long."""
-    return number - 2**64 if number >= 2**63 else number

@@ -23,6 +23,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from ackgate.errors import CallerError
+from ackgate.persistence.messages.entry import signed64
 from ackgate.persistence.messages.frame import (
     HEADER_BYTES,
     MAGIC,
@@ -282,7 +283,7 @@ class _Reading:
                 self._damaged[row] = "metadata cannot be parsed"
                 parsed = MessageMetadata()
         for name, (values, is_present) in self._values.items():
-            values[row] = _signed(int(getattr(parsed, name)))
+            values[row] = signed64(int(getattr(parsed, name)))
             is_present[row] = parsed.HasField(name)
         for name, spans in self._texts.items():
             spans.starts[row], spans.stops[row] = self._add(_as_bytes(getattr(parsed, name)))
@@ -351,7 +352,3 @@ def _as_type(values: Ints, field_type: int) -> Ints:
 def _as_bytes(text: str | bytes) -> bytes:
     """Text as bytes: the library returns a text field as bytes when it is no UTF-8."""
     return text.encode() if isinstance(text, str) else text
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number

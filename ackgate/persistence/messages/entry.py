@@ -1,12 +1,6 @@
 """What an entry of a message ledger holds: a message, or a batch of them, as the producer sent it.
 
-Pure. ::
-
-    | 0x0e01 | crc32c | metadata size | MessageMetadata | payload |        a client with checksums
-                      | metadata size | MessageMetadata | payload |        one without
-       2        4            4
-
-Numbers are big-endian. The broker stores these bytes untouched; the checksum covers the bytes after it.
+Pure. Its bytes: `frame`. The broker stores them untouched.
 """
 
 from __future__ import annotations
@@ -34,3 +28,8 @@ def parse_metadata(entry: bytes, position: Position) -> MessageMetadata:
         return MessageMetadata.FromString(entry[start:stop])
     except DecodeError as error:
         raise CorruptRecordError(f"entry {position}: metadata cannot be parsed") from error
+
+
+def signed64(number: int) -> int:
+    """An unsigned 64-bit id of the wire or of metadata as Java's signed long."""
+    return number - 2**64 if number >= 2**63 else number

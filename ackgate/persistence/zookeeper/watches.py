@@ -34,7 +34,7 @@ from kazoo import exceptions as zk
 from kazoo.protocol.states import EventType
 
 from ackgate.errors import AckGateError
-from ackgate.persistence.metadata.watches import Watches
+from ackgate.persistence.metadata.watches import Watches, is_at_or_below
 from ackgate.persistence.ports import WatchEvent, WatchKind
 from ackgate.persistence.ports.node_rules import split
 
@@ -119,7 +119,7 @@ class TreeMirror:
 
     def is_unsettled_at(self, path: str) -> bool:
         """Whether a node at this path may or may not be known yet."""
-        return any(_is_at_or_below(path, root) for root in self._unsettled)
+        return any(is_at_or_below(path, root) for root in self._unsettled)
 
     # ------------------------------------------------------------------ what is watched
 
@@ -141,7 +141,7 @@ class TreeMirror:
         for path in [path for path in self._nodes if not self._is_watched(path)]:
             del self._nodes[path]
         for other in self._roots:
-            if _is_at_or_below(other, root) and not self._is_covered(other):
+            if is_at_or_below(other, root) and not self._is_covered(other):
                 look = NodeLook(other, LookKind.STAT)
                 self.looks.append(look)
                 if was_unsettled and other not in self._nodes:
@@ -275,14 +275,10 @@ class TreeMirror:
         return root if root in self._unsettled else None
 
     def _is_covered(self, root: str) -> bool:
-        return any(other != root and _is_at_or_below(root, other) for other in self._roots)
+        return any(other != root and is_at_or_below(root, other) for other in self._roots)
 
     def _is_watched(self, path: str) -> bool:
-        return any(_is_at_or_below(path, root) for root in self._roots)
-
-
-def _is_at_or_below(path: str, root: str) -> bool:
-    return root in {"/", path} or path.startswith(root + "/")
+        return any(is_at_or_below(path, root) for root in self._roots)
 
 
 def _child(path: str, name: str) -> str:

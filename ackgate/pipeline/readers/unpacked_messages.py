@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ackgate.cursor import Position
 from ackgate.errors import CorruptRecordError
+from ackgate.persistence.messages.entry import signed64
 from ackgate.persistence.messages.unpack import unpacked, without_broker_metadata
 from ackgate.pipeline.schema.tables import COMPRESSIONS, arrow_schema, record_batch
 
@@ -126,8 +127,8 @@ def _is_chunk(row: _Row) -> bool:
 def _sequence_id(row: _Row) -> int:
     own = row.own
     if own.HasField("sequence_id"):
-        return _signed(own.sequence_id)
-    return _signed(row.message.metadata.sequence_id + (row.message.batch_index or 0))
+        return signed64(own.sequence_id)
+    return signed64(row.message.metadata.sequence_id + (row.message.batch_index or 0))
 
 
 def _value(message: UnpackedMessage, decode: Decode | None) -> str | None:
@@ -148,7 +149,3 @@ def schema_version_of(message: UnpackedMessage) -> int | None:
     """The number of its schema; None: it was sent without."""
     version = message.metadata.schema_version
     return int.from_bytes(version[:8], "big", signed=True) if version else None
-
-
-def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number
