@@ -1,6 +1,6 @@
 """The cursors that a topic keeps for itself. They are no subscriptions, and users never see them.
 
-Edge: a hidden cursor lives as long as its topic. Their names: `persistence.hidden_cursors`.
+Edge: a hidden cursor lives as long as its topic. Their names: `persistence.nodes.paths`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ timers. ::
           for item in wheel.advance(now_ms):       # one by one
               carry out item                       # may schedule and cancel, due ones too
 
-* **Never early**, for any tick and any phase; late by less than a tick (`ticks.py`).
+* **Never early**, for any tick and any phase; late by less than a tick (`levels.py`).
 * **Exact**: `size` is the number of live timers at any moment. A cancelled timer is never
   returned, even if it was due already; its item is released at once.
 * **In order**: by the tick of the deadline, then as scheduled. A timer for a past time is due at
