@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.delayed import SharedTracking, TrackerHome
 from ackgate.broker.journal import SubscriptionRecorder
-from ackgate.broker.topic.consumer import Consumer
+from ackgate.broker.topic.consumer import ConsumedTopic, Consumer
 from ackgate.broker.topic.kinds import TopicRules, kind_of_request, subscription_settings
 from ackgate.broker.wire import (
     MessageOut,
@@ -82,18 +82,11 @@ READER_RETURN_MS: Final = 30_000
 default operation timeout."""
 
 
-class SubscribedTopic(TopicRules, Protocol):
-    """What a subscription needs of its topic."""
+class SubscribedTopic(TopicRules, ConsumedTopic, Protocol):
+    """What a subscription needs of its topic, its consumers' needs included."""
 
     @property
     def path(self) -> str: ...
-
-    @property
-    def partition(self) -> int:
-        """Index of this partition, -1 for a topic that is not a partition."""
-
-    @property
-    def ledger(self) -> ManagedLedger[Entry]: ...
 
     @property
     def journal(self) -> TopicJournal | None:
