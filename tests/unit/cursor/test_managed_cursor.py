@@ -693,6 +693,7 @@ def test_a_sealed_cursor_refuses_every_change_and_can_be_read():
         "last_acked_position",
         "last_partly_acked_position",
         "ledger_trimmed",  # what it forgets concerns nothing any more
+        "nth_unacked",
         "ranges_text",
         "rewind",
         "seal",
