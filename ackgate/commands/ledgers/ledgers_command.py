@@ -49,6 +49,7 @@ from ackgate.errors import (
     CallerError,
     ConfigurationError,
     CorruptRecordError,
+    NoSuchLedgerError,
     StorageError,
 )
 from ackgate.persistence.ledger_owner import owner_of
@@ -104,6 +105,8 @@ async def _list(ledgers: OpenedLedgers, arguments: argparse.Namespace) -> int:
     async def look(ledger_id: int) -> dict[str, Any] | str | None:
         try:
             metadata = await ledgers.client.metadata(ledger_id)
+        except NoSuchLedgerError:
+            return None  # deleted meanwhile
         except AckGateError as error:
             return str(error)
         if topic is not None and not _is_of(owner_of(metadata).topic, topic):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ackgate.commands.cli import main
+from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.testing import BrokerProcess
 from tests.broker.storage_tools.conftest import (
     MESSAGES,
@@ -201,6 +202,21 @@ def test_places_come_from_the_brokers_configuration(tool: Tool, data: Path, tmp_
         *("--bookies", ",".join(map(str, moved))),
     )
     assert named.out == told.out
+
+
+def test_a_ledger_that_is_deleted_amid_a_list_is_left_out(
+    tool: Tool, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a broker that trims: it is no failure, and the list is complete without it."""
+    listed = BookieLedgerClient.ledger_ids
+
+    async def with_others(client: BookieLedgerClient) -> list[int]:
+        return [*await listed(client), 4711]
+
+    whole = tool("ledgers", "list", "--data-dir", data)
+    monkeypatch.setattr(BookieLedgerClient, "ledger_ids", with_others)
+    assert tool("ledgers", "list", "--data-dir", data) == whole
+    assert whole.code == 0
 
 
 def test_a_list_with_damaged_places_is_a_finding(tool: Tool, crashed: Path) -> None:
