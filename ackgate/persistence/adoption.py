@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.bookkeeper import BookKeeperClient
     from ackgate.persistence.ledgers.catalog import PasswordCheck
-    from ackgate.persistence.offline_storage import OfflineStorage, OpenedStorage
+    from ackgate.persistence.offline_storage import OfflineStorage, OpenedStorage, StoragePlaces
     from ackgate.persistence.ports import LedgerMetadata, MetadataStore
 
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
@@ -178,7 +178,7 @@ class _Look:
         """Ledgers of which nothing can be read here, and that may not be gone all the same, and why."""
 
     async def run(self) -> AdoptionPlan:
-        await _refuse_running_brokers(self._metadata)
+        await _refuse_running_brokers(self._metadata, self._storage.places)
         if self._storage.left_out:
             away = "; ".join(f"{path}: {why}" for path, why in self._storage.left_out.items())
             raise ConfigurationError(f"all bookies must be here: {away}")
@@ -330,14 +330,18 @@ def _keep_newest_states(plan: AdoptionPlan) -> None:
 
 
 async def plan_cluster_adoption(
-    metadata: MetadataStore, client: BookKeeperClient, *, cluster: str | None = None
+    metadata: MetadataStore,
+    client: BookKeeperClient,
+    places: StoragePlaces,
+    *,
+    cluster: str | None = None,
 ) -> AdoptionPlan:
     """As `plan_adoption`, for ledgers on a BookKeeper cluster; changes nothing.
 
     `cluster`: whose ledgers they are, for a metadata store that has lost its name. Raises
     `ConfigurationError` (a broker runs, another cluster, several names), `StorageError`.
     """
-    await _refuse_running_brokers(metadata)
+    await _refuse_running_brokers(metadata, places)
     plan = AdoptionPlan()
     found = await metadata.get(BOOKKEEPER_PATH)
     if found is None:
@@ -520,9 +524,10 @@ async def _raise(metadata: MetadataStore, path: str, least: int) -> None:
         await change_node(metadata, path, raised)
 
 
-async def _refuse_running_brokers(metadata: MetadataStore) -> None:
+async def _refuse_running_brokers(metadata: MetadataStore, places: StoragePlaces) -> None:
     running = await metadata.children(BROKERS)
-    if running:
+    # The node of a killed one stays in a file until the next writer opens it.
+    if running and places.has_writer:
         raise ConfigurationError(f"stop all brokers first: {', '.join(map(name_of_node, running))}")
 
 

@@ -26,6 +26,7 @@ from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.metadata_check import claim, known_cluster
 from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.metadata.sqlite_file import has_writer
 from ackgate.persistence.metadata_url import (
     MetadataScheme,
     open_metadata_store,
@@ -72,6 +73,12 @@ class StoragePlaces(NamedTuple):
             MetadataScheme.ZOOKEEPER,
             MetadataScheme.SOCKET,
         }
+
+    @property
+    def has_writer(self) -> bool:
+        """Whether a process may be writing to the metadata store now."""
+        scheme, address = parse_metadata_url(self.metadata_url)
+        return scheme is not MetadataScheme.SQLITE or has_writer(Path(address))
 
     @property
     def source(self) -> str:

@@ -45,7 +45,7 @@ async def run_adopt(arguments: argparse.Namespace) -> int:
         opened = opened_cluster(places, is_writing=arguments.apply, may_be_lost=True)
         async with opened as cluster:
             plan = await plan_cluster_adoption(
-                cluster.metadata, cluster.client, cluster=arguments.cluster
+                cluster.metadata, cluster.client, places, cluster=arguments.cluster
             )
             return await _show_and_apply(cluster, plan, arguments)
     async with opened_storage(places, is_writing=arguments.apply) as storage:

@@ -108,12 +108,30 @@ _WAY_BACK: Final = (
 )
 
 
+def has_writer(path: Path) -> bool:
+    """Whether a process has opened the file for writing; True also if nobody may look."""
+    try:
+        descriptor = os.open(_lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        return not platform_files.lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + "-lock")
+
+
 class SoleWriter:
     """The lock that makes this process the file's only writer."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock. Raises `DataDirectoryBusyError` naming who holds it."""
-        self._path = path.with_name(path.name + "-lock")
+        self._path = _lock_path(path)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             is_ours = platform_files.lock(self._descriptor, wait=False)

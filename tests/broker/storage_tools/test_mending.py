@@ -139,3 +139,16 @@ def test_on_a_shared_metadata_store_repair_works_beside_a_running_broker(
         checked = tool("bookies", "check", *places)
         assert checked.code == 0, checked.out
         talk(broker)
+
+
+def test_adoption_is_planned_after_a_kill_and_not_beside_a_broker(
+    tool: Tool, crashed: Path
+) -> None:
+    """The node by which brokers know of each other is still there after a kill."""
+    planned = tool("ledgers", "adopt", "--data-dir", crashed)
+    assert (planned.code, planned.err) == (0, "")
+    assert "the metadata have forgotten nothing" in planned.out
+    with BrokerProcess(crashed, settings=SETTINGS):
+        refused = tool("ledgers", "adopt", "--data-dir", crashed)
+        assert (refused.code, refused.out) == (2, "")
+        assert "stop all brokers first" in refused.err
