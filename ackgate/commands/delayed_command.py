@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.admin_client import AdminClient, access_of, parts_of, path_of
+from ackgate.commands.terminal.tables import printable
 from ackgate.described import count
 from ackgate.errors import AckGateError, ConfigurationError, CorruptRecordError
 
@@ -112,7 +113,7 @@ def _say_outcomes(
         _say(json.dumps({"counts": dict(counts), "outcomes": outcomes}, indent=2))
         return
     for answered in outcomes:
-        _say(_outcome_line(answered, is_partitioned=is_partitioned))
+        _say(printable(_outcome_line(answered, is_partitioned=is_partitioned)))
     summary = ", ".join(f"{many:,} {_WORDS.get(key, key)}" for key, many in counts.items())
     _say(f"{count(counts.total(), 'message')}: {summary}" if counts else "nothing to cancel")
 
@@ -200,7 +201,7 @@ def _list(broker: AdminClient, name: TopicName, *, is_json: bool) -> int:
         return 0
     for topic in answered:
         try:
-            _say("\n".join(_topic_lines(topic)))
+            _say("\n".join(map(printable, _topic_lines(topic))))
         except (KeyError, TypeError, AttributeError) as error:
             raise CorruptRecordError(f"the broker's answer is strange: {error!r}") from error
     return 0

@@ -69,7 +69,7 @@ def render(answer: StatsAnswer, look: Look) -> str:
         if answer.is_live
         else f"as persisted in {answer.source}; a running {host} may know more"
     )
-    lines = [f"{look.bold(answer.topic)}  {look.dim(source)}"]
+    lines = [f"{look.bold(printable(answer.topic))}  {look.dim(printable(source))}"]
     if not answer.knows_messages:
         lines.append(look.dim("an embedding host's: entries after the last ack are not known here"))
     lines += _missing(answer.missing, look)
@@ -88,9 +88,9 @@ def _missing(missing: Sequence[str], look: Look) -> Iterator[str]:
 
 
 def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
-    where = "" if shown.topic == answer.topic else f"  {shown.topic}"
+    where = "" if shown.topic == answer.topic else f"  {printable(shown.topic)}"
     kind = "" if shown.stats is None else f"  {_kind(shown.stats)}"
-    yield look.bold(shown.subscription) + kind + look.dim(where)
+    yield look.bold(printable(shown.subscription)) + kind + look.dim(where)
     state = shown.ack_state
     if shown.stats is not None:
         yield labelled("delivery", _delivery(shown.stats, look))
@@ -265,8 +265,8 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
     rows = [("consumer", "address", *(about.title + about.suffix for _, about in figures), "")]
     rows += [
         (
-            consumer.consumer_name or "-",
-            consumer.address.removeprefix("/"),
+            printable(consumer.consumer_name or "-"),
+            printable(consumer.address.removeprefix("/")),
             *(about.figure(getattr(consumer, name)) for name, about in figures),
             "blocked" if consumer.blocked_consumer_on_unacked_msgs else "",
         )
@@ -290,7 +290,7 @@ def _oldest(holes: Sequence[Hole], now_ms: int) -> str:
     """Describe the oldest hole, and the oldest of each further consumer."""
     first_of = {hole.holder: hole for hole in reversed(holes)}
     named = [holes[0], *(hole for hole in holes if first_of[hole.holder] is hole)]
-    return "; ".join(dict.fromkeys(hole_text(hole, now_ms) for hole in named))
+    return "; ".join(dict.fromkeys(printable(hole_text(hole, now_ms)) for hole in named))
 
 
 def _legend(look: Look) -> str:
@@ -402,7 +402,7 @@ def _overview(answer: OverviewAnswer, look: Look) -> Iterator[str]:
     )
     states = ", ".join(f"{number:,} {name}" for name, number in answer.severities.items() if number)
     total = look.bold(count(answer.total, "subscription"))
-    yield f"{total}{': ' if states else ''}{states}  {look.dim(source)}"
+    yield f"{total}{': ' if states else ''}{states}  {look.dim(printable(source))}"
     yield from _missing(answer.missing, look)
     for row in answer.rows:
         yield from _row(row, answer.taken_ms, look)

@@ -195,3 +195,20 @@ async def test_a_real_misfit_is_reported_also_while_the_topic_changes(data: Path
     before = encode_topic_node(replace(node, ledgers=(replace(first, closed_ms=None),)))
     found = await misfits(data, {ORDERS: [before, before]})
     assert found.unknown_ledger_ids == (second.ledger_id,)
+
+
+# ------------------------------------------------------------------------------------ names of others
+
+
+async def test_names_do_not_move_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_embedded(tmp_path) as storage:
+        topic = await storage.topic("or\x1b[2Jders")
+        await topic.subscribe("bill\x1b[2Jing")
+    for command in (["stats", "or\x1b[2Jders"], ["overview"]):
+        assert await asyncio.to_thread(main, [*command, "--data-dir", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert r"or\x1b[2Jders" in out
+        assert r"bill\x1b[2Jing" in out

@@ -12,6 +12,7 @@ import pytest
 from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
 from ackgate.broker.stats.ack_state import AckState, GateForecast
 from ackgate.broker.stats.delayed import DelayedState, NackStatistics
+from ackgate.broker.stats.holes import EntryState, Hole
 from ackgate.broker.stats.json_form import from_json, to_json
 from ackgate.broker.stats.ledger_acks import FULL, AckPicture, LedgerAcks
 from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
@@ -404,3 +405,15 @@ def test_the_ack_state_stands_once_in_json() -> None:
     assert told["ackState"]["rangesLive"] == 3
     assert "ackState" not in told["stats"]
     assert told["stats"]["msgBacklog"] == 1_234_567
+
+
+def test_names_of_consumers_do_not_move_the_cursor() -> None:
+    answer = live_answer()
+    [told] = answer.subscriptions
+    assert told.stats is not None
+    named = replace(CONSUMER, consumer_name="al\x1b[2Jice", address="/\x1b[2J:1")
+    stats = replace(told.stats, consumers=(named,))
+    holes = (Hole(Position(5, 10), 1, EntryState.HELD, "al\x1b[2Jice", NOW_MS),)
+    text = render(replace(answer, subscriptions=(replace(told, stats=stats, holes=holes),)), LOOK)
+    assert "\x1b" not in text
+    assert text.count(r"al\x1b[2Jice") == 2
