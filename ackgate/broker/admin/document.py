@@ -142,7 +142,10 @@ def _admin_lines() -> Iterator[str]:
             yield "| policy | what it does | value | member of a namespace's description |"
             yield "| --- | --- | --- | --- |"
             for policy in POLICIES:
-                yield f"| `{policy.path}` | {policy.meaning} | {policy.value} | `{policy.member}` |"
+                path = f"`{policy.path}`"
+                if policy.path_at_topics:
+                    path += f"; at a topic `{policy.path_at_topics}`"
+                yield f"| {path} | {policy.meaning} | {policy.value} | `{policy.member}` |"
             yield ""
         yield "| method | path | what it does |"
         yield "| --- | --- | --- |"

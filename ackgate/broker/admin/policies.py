@@ -16,6 +16,10 @@ from ackgate.broker.admin.http.call import DONE, NOTHING, Call, integer_in, json
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import (
+    AUTO_SUBSCRIPTION_CREATION,
+    AUTO_TOPIC_CREATION,
+    MAX_UNACKED_PER_CONSUMER,
+    MAX_UNACKED_PER_SUBSCRIPTION,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
     POLICY_FORMS,
@@ -40,11 +44,15 @@ Stored = dict[str, object]
 """Keys of `cluster.policies` and their values; None removes one."""
 
 
+SAME_PATH: Final = ""
+"""A policy's path at topics is that at namespaces."""
+
+
 class Policy(NamedTuple):
     """One row of the table: a policy's names, and how to convert its JSON to stored values."""
 
     path: str
-    """Last piece of its path in the admin interface."""
+    """Last piece of its path in the admin interface, at namespaces."""
     member: str
     """Its name in a namespace's description."""
     keys: tuple[str, ...]
@@ -68,6 +76,8 @@ class Policy(NamedTuple):
     """Reads the value from a request to a namespace."""
     of_topic: Callable[[Call], Any] = Call.json
     """Reads the value from a request to a topic."""
+    path_at_topics: str | None = SAME_PATH
+    """Last piece of its path at topics. None: topics do not have it."""
 
 
 # ---- reading values
@@ -133,6 +143,53 @@ def _ttl_of_topic(call: Call) -> int | None:
     return seconds
 
 
+def _unacked_in(key: str) -> Callable[[int | None], Stored]:
+    def read(limit: int | None) -> Stored:
+        if limit is not None and not 0 <= limit <= INT_MAX:
+            raise RefusedError(412, f"{key} must be 0 or more, at most {INT_MAX}")
+        return {key: limit}
+
+    return read
+
+
+def _unacked_of_topic(call: Call) -> int | None:
+    value = call.json()
+    limit = None if value is None else integer_in(value, "maxUnackedNum")
+    if limit is not None and limit < 0:
+        raise RefusedError(412, "maxUnackedNum must be 0 or more")
+    return limit
+
+
+def _unacked_of_namespace(key: str) -> Callable[[Call], int]:
+    def read(call: Call) -> int:
+        limit = call.json_integer(key)
+        if limit < 0:
+            raise RefusedError(412, f"{key} must be 0 or more")
+        return limit
+
+    return read
+
+
+def _auto_subscription_in(value: object) -> Stored:
+    """Read an object, or a boolean, as Pulsar does; an object without the member is false."""
+    if isinstance(value, dict):
+        value = value.get(AUTO_SUBSCRIPTION_CREATION) or False
+    if value is not None and type(value) is not bool:
+        raise RefusedError(400, f'expected {{"{AUTO_SUBSCRIPTION_CREATION}": true or false}}')
+    return {AUTO_SUBSCRIPTION_CREATION: value}
+
+
+def _auto_topic_in(value: object) -> Stored:
+    if isinstance(value, dict):
+        try:
+            value = POLICY_FORMS[AUTO_TOPIC_CREATION].complete(value)
+        except CallerError as error:
+            raise RefusedError(412, str(error)) from None
+    elif value is not None:
+        raise RefusedError(400, "autoTopicCreation must be an object or nothing")
+    return {AUTO_TOPIC_CREATION: value}
+
+
 def _object_in(key: str) -> Callable[[object], Stored]:
     form = POLICY_FORMS[key]
 
@@ -160,6 +217,24 @@ def _retention_applied(policies: EffectivePolicies, settings: Settings) -> objec
 def _backoff_applied(policies: EffectivePolicies, _: Settings) -> object:
     backoff = policies.redelivery_backoff()
     return None if backoff is None else backoff.to_json()
+
+
+def _unacked(key: str, path_at_topics: str, member: str, meaning: str, setting: str) -> Policy:
+    read = _unacked_in(key)
+    return Policy(
+        key,
+        member,
+        (key,),
+        meaning,
+        "a number, at a topic also nothing, which clears it; 0 is no limit",
+        read,
+        lambda stored: stored[key],
+        lambda policies, settings: policies.value(key, getattr(settings.dispatcher, setting)),
+        lambda value: read(integer_in(value, member)),
+        of_namespace=_unacked_of_namespace(key),
+        of_topic=_unacked_of_topic,
+        path_at_topics=path_at_topics,
+    )
 
 
 # ---- the table
@@ -229,6 +304,49 @@ POLICIES: Final = (
         _backoff_applied,
         _object_in(REDELIVERY_BACKOFF),
     ),
+    _unacked(
+        MAX_UNACKED_PER_CONSUMER,
+        "maxUnackedMessagesOnConsumer",
+        "max_unacked_messages_per_consumer",
+        "a consumer with this many unacked messages gets no more",
+        "max_unacked_messages_per_consumer",
+    ),
+    _unacked(
+        MAX_UNACKED_PER_SUBSCRIPTION,
+        "maxUnackedMessagesOnSubscription",
+        "max_unacked_messages_per_subscription",
+        "a shared subscription with this many unacked messages pauses until half of them are acked",
+        "max_unacked_messages_per_subscription",
+    ),
+    Policy(
+        "autoSubscriptionCreation",
+        "autoSubscriptionCreationOverride",
+        (AUTO_SUBSCRIPTION_CREATION,),
+        "whether consumers create subscriptions by asking for them",
+        f'`{{"{AUTO_SUBSCRIPTION_CREATION}": false}}`; an empty body clears it',
+        _auto_subscription_in,
+        lambda stored: {AUTO_SUBSCRIPTION_CREATION: stored[AUTO_SUBSCRIPTION_CREATION]},
+        lambda policies, settings: {
+            AUTO_SUBSCRIPTION_CREATION: policies.value(
+                AUTO_SUBSCRIPTION_CREATION, settings.broker.allow_auto_subscription_creation
+            )
+        },
+        _auto_subscription_in,
+    ),
+    Policy(
+        "autoTopicCreation",
+        "autoTopicCreationOverride",
+        (AUTO_TOPIC_CREATION,),
+        "whether producers and consumers create topics by asking for them, and of which kind; "
+        "of namespaces only",
+        '`{"allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 4}`; '
+        "an empty body clears it",
+        _auto_topic_in,
+        lambda stored: stored[AUTO_TOPIC_CREATION],
+        lambda *_: None,
+        _auto_topic_in,
+        path_at_topics=None,
+    ),
 )
 
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -241,6 +359,8 @@ class _Level(NamedTuple):
     template: str
     node: Callable[[Call], Awaitable[str]]
     """Path of the metadata node for the request's namespace or topic, which must exist."""
+    path: Callable[[Policy], str | None]
+    """Last piece of a policy's path; None: the level does not have it."""
     value: Callable[[Policy], Callable[[Call], Any]]
     applies: bool
     """Whether the level accepts ``applied=true``."""
@@ -261,13 +381,28 @@ async def _node_of_topic(call: Call) -> str:
 
 
 _LEVELS: Final = (
-    _Level(_NAMESPACE, _node_of_namespace, lambda policy: policy.of_namespace, applies=False),
-    _Level(_TOPIC, _node_of_topic, lambda policy: policy.of_topic, applies=True),
+    _Level(
+        _NAMESPACE,
+        _node_of_namespace,
+        lambda policy: policy.path,
+        lambda policy: policy.of_namespace,
+        applies=False,
+    ),
+    _Level(
+        _TOPIC,
+        _node_of_topic,
+        lambda policy: policy.path if policy.path_at_topics == SAME_PATH else policy.path_at_topics,
+        lambda policy: policy.of_topic,
+        applies=True,
+    ),
 )
 
 
 def _routes(policy: Policy, level: _Level) -> tuple[Route, ...]:
-    template = f"{level.template}/{policy.path}"
+    path = level.path(policy)
+    if path is None:
+        return ()
+    template = f"{level.template}/{path}"
     value_of = level.value(policy)
 
     async def get(call: Call) -> Reply:

@@ -51,6 +51,9 @@ DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 
 MULTIPLIER_MAX: Final = 1_000.0
 
+AUTO_PARTITIONS_MAX: Final = 100_000
+"""Partitions of a topic that is made by being asked for: as many as `defaultNumPartitions` may be."""
+
 KNOWN_MIN: Final = 10_000
 """Paths that are cached before those without policies are dropped. Clients may name any number of
 namespaces that do not exist, and topics come and go."""
@@ -122,6 +125,69 @@ class RedeliveryBackoffPolicy:
         return {name: getattr(self, field) for name, field in _BACKOFF_FIELDS.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class AutoTopicCreation:
+    """The policy `autoTopicCreation` of a namespace: topics that are made by being asked for."""
+
+    is_allowed: bool
+
+    partitions: int | None = None
+    """Partitions of such a topic; None: it is not partitioned."""
+
+    topic_type: str | None = None
+    """``partitioned`` or ``non-partitioned``; anything where no topic is made."""
+
+    @classmethod
+    def from_json(cls, value: object) -> AutoTopicCreation:
+        """Read the policy from its JSON. Raises `CallerError`, in Pulsar's words where it has some."""
+        if not isinstance(value, dict):
+            raise CallerError(f"autoTopicCreation must be an object, not {value!r:.80}")
+        is_allowed = value.get("allowAutoTopicCreation") or False
+        topic_type, partitions = value.get("topicType"), value.get("defaultNumPartitions")
+        if type(is_allowed) is not bool:
+            raise CallerError(
+                f"allowAutoTopicCreation must be true or false, not {is_allowed!r:.80}"
+            )
+        if partitions is not None and type(partitions) is not int:
+            raise CallerError(
+                f"defaultNumPartitions must be a whole number, not {partitions!r:.80}"
+            )
+        if partitions is not None and partitions > AUTO_PARTITIONS_MAX:
+            raise CallerError(
+                f"defaultNumPartitions must be at most {AUTO_PARTITIONS_MAX}, not {partitions!r:.80}"
+            )
+        if topic_type is not None and type(topic_type) is not str:
+            raise CallerError(f"topicType must be a text, not {topic_type!r:.80}")
+        if is_allowed and (why := _wrong_creation(topic_type, partitions)):
+            raise CallerError(
+                f"Invalid configuration for autoTopicCreationOverride. the detail is {why}"
+            )
+        return cls(is_allowed, partitions, topic_type)
+
+    def to_json(self) -> dict[str, bool | int | str]:
+        """The policy as JSON, without what is absent."""
+        told = {"topicType": self.topic_type, "defaultNumPartitions": self.partitions}
+        return {
+            "allowAutoTopicCreation": self.is_allowed,
+            **{key: value for key, value in told.items() if value is not None},
+        }
+
+
+def _wrong_creation(topic_type: str | None, partitions: int | None) -> str | None:
+    """What is wrong with a kind of topics that are to be made, in Pulsar's words."""
+    match topic_type, partitions:
+        case "partitioned", None:
+            return "[defaultNumPartitions] cannot be null when the type is partitioned."
+        case "partitioned", int() if partitions < 1:
+            return "[defaultNumPartitions] cannot be less than 1 for partition type."
+        case ("partitioned", _) | ("non-partitioned", None):
+            return None
+        case "non-partitioned", _:
+            return "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+        case _:
+            return f"Unknown topic type [{'null' if topic_type is None else topic_type[:80]}]"
+
+
 def _check_delay(field: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise CallerError(f"redeliveryBackoff: {field} must be a whole number, not {value!r:.80}")
@@ -144,6 +210,10 @@ RETENTION_MINUTES: Final = "retentionTimeInMinutes"
 RETENTION_MB: Final = "retentionSizeInMB"
 MESSAGE_TTL_SECONDS: Final = "messageTTLInSeconds"
 REDELIVERY_BACKOFF: Final = "redeliveryBackoff"
+MAX_UNACKED_PER_CONSUMER: Final = "maxUnackedMessagesPerConsumer"
+MAX_UNACKED_PER_SUBSCRIPTION: Final = "maxUnackedMessagesPerSubscription"
+AUTO_SUBSCRIPTION_CREATION: Final = "allowAutoSubscriptionCreation"
+AUTO_TOPIC_CREATION: Final = "autoTopicCreation"
 
 
 class JsonPolicy(Protocol):
@@ -175,6 +245,10 @@ POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
     MESSAGE_TTL_SECONDS: PolicyForm(int),
     DELAYED_DELIVERY: PolicyForm(dict, DelayedDeliveryPolicy.from_json),
     REDELIVERY_BACKOFF: PolicyForm(dict, RedeliveryBackoffPolicy.from_json),
+    MAX_UNACKED_PER_CONSUMER: PolicyForm(int),
+    MAX_UNACKED_PER_SUBSCRIPTION: PolicyForm(int),
+    AUTO_SUBSCRIPTION_CREATION: PolicyForm(bool),
+    AUTO_TOPIC_CREATION: PolicyForm(dict, AutoTopicCreation.from_json),
     AUTH_POLICIES: PolicyForm(dict, AuthPolicies.from_json),
     SUBSCRIPTION_AUTH_MODE: PolicyForm(str, check=mode_in),
     ADMIN_ROLES: PolicyForm(list, check=roles_in),

@@ -229,11 +229,18 @@ _LINES: Final = (
     ("GET POST DELETE", f"{_NAMESPACE}/dispatcherPauseOnAckStatePersistent", TENANT_ADMIN),
     ("GET POST DELETE", f"{_NAMESPACE}/delayedDelivery", TENANT_ADMIN),
     ("GET POST DELETE", f"{_NAMESPACE}/redeliveryBackoff", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/maxUnackedMessagesPerConsumer", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/maxUnackedMessagesPerSubscription", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/autoSubscriptionCreation", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/autoTopicCreation", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/retention", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/messageTTL", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/dispatcherPauseOnAckStatePersistent", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/delayedDelivery", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/redeliveryBackoff", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/maxUnackedMessagesOnConsumer", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/maxUnackedMessagesOnSubscription", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/autoSubscriptionCreation", TENANT_ADMIN),
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
+from ackgate.broker.cluster import MAX_UNACKED_PER_CONSUMER, MAX_UNACKED_PER_SUBSCRIPTION
 from ackgate.broker.wire import SubscriptionType
 from ackgate.dispatcher import (
     DispatchLimits,
@@ -83,8 +84,12 @@ def subscription_settings(topic: TopicRules, *, is_durable: bool) -> Subscriptio
     limits = DispatchLimits(
         read_entries_max=dispatcher.dispatcher_max_read_batch_size,
         round_robin_entries_max=dispatcher.dispatcher_max_round_robin_batch_size,
-        unacked_messages_per_consumer_max=dispatcher.max_unacked_messages_per_consumer,
-        unacked_messages_per_subscription_max=dispatcher.max_unacked_messages_per_subscription,
+        unacked_messages_per_consumer_max=topic.policies.value(
+            MAX_UNACKED_PER_CONSUMER, dispatcher.max_unacked_messages_per_consumer
+        ),
+        unacked_messages_per_subscription_max=topic.policies.value(
+            MAX_UNACKED_PER_SUBSCRIPTION, dispatcher.max_unacked_messages_per_subscription
+        ),
         hole_closing_redelivery_first=dispatcher.dispatcher_hole_closing_redelivery_first,
         failover_delay_ms=dispatcher.active_consumer_failover_delay_time_millis,
     )

@@ -10,6 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ackgate.broker.cluster import AUTO_SUBSCRIPTION_CREATION
 from ackgate.broker.topic.subscription import SubscribedTopic, SubscriptionDriver
 from ackgate.broker.wire import InitialPosition, NotAllowedError, SubscriptionNotFoundError
 from ackgate.cursor import EARLIEST, LATEST, Position
@@ -119,7 +120,9 @@ class SubscriptionOpening:
         most = broker.max_subscriptions_per_topic
         if most and len(topic.subscriptions) + len(self._under_way) >= most:
             raise NotAllowedError(f"topic {topic.name} has {most} subscriptions, the most allowed")
-        if by_client and not broker.allow_auto_subscription_creation:
+        if by_client and not topic.policies.value(
+            AUTO_SUBSCRIPTION_CREATION, broker.allow_auto_subscription_creation
+        ):
             raise SubscriptionNotFoundError(
                 f"subscription {name} does not exist on {topic.name} and may not be created"
             )

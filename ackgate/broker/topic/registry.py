@@ -18,6 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.cluster import (
+    AUTO_TOPIC_CREATION,
+    AutoTopicCreation,
     create_partition_count,
     namespace_policy_path,
     partitioned_topic_path,
@@ -138,7 +140,7 @@ class TopicRegistry:
         loading = self._loading.get(str(name))
         if loading is None:
             await self.owners.require(name)
-            may_create = create and self._services.settings.broker.allow_auto_topic_creation
+            may_create = create and (await self._auto_creation(name.namespace_name)).is_allowed
             if name.is_partition and not may_create:
                 partitions = await self.stored_partition_count(name.partitioned)
                 may_create = name.partition_index < partitions
@@ -215,23 +217,35 @@ class TopicRegistry:
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; 0 if it is not partitioned.
 
-        With `create`, makes a partitioned topic if none exists and the settings ask for one. Raises
+        With `create`, makes a partitioned topic if none exists and the namespace's policy, or else the
+        settings, ask for one. Raises
         `TopicNotFoundError`.
         """
         count = await self.stored_partition_count(name)
         if count or name.is_partition or await self.exists(name):
             return count
-        broker = self._services.settings.broker
-        if not (create and broker.allow_auto_topic_creation):
+        creation = await self._auto_creation(name.namespace_name)
+        if not (create and creation.is_allowed):
             raise TopicNotFoundError(f"topic {name} does not exist")
         await self._services.namespaces.require(name.namespace_name)
-        if broker.allow_auto_topic_creation_type == "non-partitioned":
+        if creation.partitions is None:
             return 0
         try:
-            await self.create_partitioned(name, broker.default_num_partitions)
+            await self.create_partitioned(name, creation.partitions)
         except TopicConflictError:
             return await self.stored_partition_count(name)
-        return broker.default_num_partitions
+        return creation.partitions
+
+    async def _auto_creation(self, namespace: NamespaceName) -> AutoTopicCreation:
+        """Whether and how topics of a namespace are made by being asked for."""
+        stored = await self._services.policies.load(namespace_policy_path(namespace))
+        if AUTO_TOPIC_CREATION in stored:
+            return AutoTopicCreation.from_json(stored[AUTO_TOPIC_CREATION])
+        broker = self._services.settings.broker
+        is_parted = broker.allow_auto_topic_creation_type == "partitioned"
+        return AutoTopicCreation(
+            broker.allow_auto_topic_creation, broker.default_num_partitions if is_parted else None
+        )
 
     async def create_partitioned(self, name: TopicName, count: int) -> None:
         """Make a partitioned topic.
