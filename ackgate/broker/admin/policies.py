@@ -18,6 +18,7 @@ from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import (
     AUTO_SUBSCRIPTION_CREATION,
     AUTO_TOPIC_CREATION,
+    DEDUPLICATION,
     MAX_UNACKED_PER_CONSUMER,
     MAX_UNACKED_PER_SUBSCRIPTION,
     MESSAGE_TTL_SECONDS,
@@ -168,6 +169,19 @@ def _unacked_of_namespace(key: str) -> Callable[[Call], int]:
         return limit
 
     return read
+
+
+def _deduplication_in(value: object) -> Stored:
+    if value is not None and type(value) is not bool:
+        raise RefusedError(400, f"{DEDUPLICATION} must be true or false")
+    return {DEDUPLICATION: value}
+
+
+def _deduplication_of_namespace(call: Call) -> object:
+    if not call.body.strip():
+        raise RefusedError(400, "the body is empty; true or false was expected")
+    value = call.json()
+    return False if value is None else value  # as Pulsar reads a null
 
 
 def _auto_subscription_in(value: object) -> Stored:
@@ -346,6 +360,22 @@ POLICIES: Final = (
         lambda *_: None,
         _auto_topic_in,
         path_at_topics=None,
+    ),
+    Policy(
+        "deduplication",
+        "deduplicationEnabled",
+        (DEDUPLICATION,),
+        "whether messages that a producer sends a second time are discarded, by sequence id; a "
+        "change loads the topic again",
+        "`true` or `false`, at a topic also nothing, which clears it",
+        _deduplication_in,
+        lambda stored: stored[DEDUPLICATION],
+        lambda policies, settings: policies.value(
+            DEDUPLICATION, settings.broker.broker_deduplication_enabled
+        ),
+        _deduplication_in,
+        of_namespace=_deduplication_of_namespace,
+        path_at_topics="deduplicationEnabled",
     ),
 )
 

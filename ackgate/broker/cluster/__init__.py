@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster.policies import (
         AUTO_SUBSCRIPTION_CREATION,
         AUTO_TOPIC_CREATION,
+        DEDUPLICATION,
         MAX_UNACKED_PER_CONSUMER,
         MAX_UNACKED_PER_SUBSCRIPTION,
         MESSAGE_TTL_SECONDS,
@@ -47,6 +48,7 @@ __all__ = [
     "AUDIT_LOOK_SECONDS",
     "AUTO_SUBSCRIPTION_CREATION",
     "AUTO_TOPIC_CREATION",
+    "DEDUPLICATION",
     "LOCATE_SECONDS_MAX",
     "MAX_UNACKED_PER_CONSUMER",
     "MAX_UNACKED_PER_SUBSCRIPTION",
@@ -100,6 +102,7 @@ __getattr__ = lazy_face(
             "AUTO_SUBSCRIPTION_CREATION",
             "AUTO_TOPIC_CREATION",
             "AutoTopicCreation",
+            "DEDUPLICATION",
             "EffectivePolicies",
             "MAX_UNACKED_PER_CONSUMER",
             "MAX_UNACKED_PER_SUBSCRIPTION",

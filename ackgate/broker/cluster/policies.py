@@ -214,6 +214,7 @@ MAX_UNACKED_PER_CONSUMER: Final = "maxUnackedMessagesPerConsumer"
 MAX_UNACKED_PER_SUBSCRIPTION: Final = "maxUnackedMessagesPerSubscription"
 AUTO_SUBSCRIPTION_CREATION: Final = "allowAutoSubscriptionCreation"
 AUTO_TOPIC_CREATION: Final = "autoTopicCreation"
+DEDUPLICATION: Final = "deduplicationEnabled"
 
 
 class JsonPolicy(Protocol):
@@ -249,6 +250,7 @@ POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
     MAX_UNACKED_PER_SUBSCRIPTION: PolicyForm(int),
     AUTO_SUBSCRIPTION_CREATION: PolicyForm(bool),
     AUTO_TOPIC_CREATION: PolicyForm(dict, AutoTopicCreation.from_json),
+    DEDUPLICATION: PolicyForm(bool),
     AUTH_POLICIES: PolicyForm(dict, AuthPolicies.from_json),
     SUBSCRIPTION_AUTH_MODE: PolicyForm(str, check=mode_in),
     ADMIN_ROLES: PolicyForm(list, check=roles_in),

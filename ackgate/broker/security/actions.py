@@ -233,6 +233,7 @@ _LINES: Final = (
     ("GET POST DELETE", f"{_NAMESPACE}/maxUnackedMessagesPerSubscription", TENANT_ADMIN),
     ("GET POST DELETE", f"{_NAMESPACE}/autoSubscriptionCreation", TENANT_ADMIN),
     ("GET POST DELETE", f"{_NAMESPACE}/autoTopicCreation", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/deduplication", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/retention", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/messageTTL", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/dispatcherPauseOnAckStatePersistent", TENANT_ADMIN),
@@ -241,6 +242,7 @@ _LINES: Final = (
     ("GET POST DELETE", f"{_TOPIC}/maxUnackedMessagesOnConsumer", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/maxUnackedMessagesOnSubscription", TENANT_ADMIN),
     ("GET POST DELETE", f"{_TOPIC}/autoSubscriptionCreation", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/deduplicationEnabled", TENANT_ADMIN),
 )
 
 

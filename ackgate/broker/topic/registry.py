@@ -39,6 +39,7 @@ from ackgate.broker.wire import (
     publish_buffer_bytes,
 )
 from ackgate.errors import (
+    AckGateError,
     CallerError,
     NodeExistsError,
     NoSuchNodeError,
@@ -110,6 +111,8 @@ class TopicRegistry:
         """Loads that were given up, because they may have read old metadata."""
         self._changes = 0
         """How often settings or policies changed. A load may have begun before the last time."""
+        self._outdated: set[asyncio.Task[None]] = set()
+        """Topics that are being closed, to be loaded again."""
         self._is_closing = False
         services.policies.on_change(self.configure)
         services.policies.keep(self._policy_paths)
@@ -192,7 +195,7 @@ class TopicRegistry:
             raise ServiceNotReadyError(f"topic {name} is being closed")
         self._topics[str(name)] = topic
         if changes != self._changes:
-            topic.configure()
+            self._configure(topic)
         return topic
 
     async def exists(self, name: TopicName) -> bool:
@@ -420,6 +423,8 @@ class TopicRegistry:
         self._is_closing = True
         if self._loading:
             await asyncio.wait(self._loading.values())
+        if self._outdated:
+            await asyncio.wait(self._outdated)
         await self._on_all(list(self), self._close)
 
     async def _on_all(self, topics: list[Topic], close: Callable[[Topic], Awaitable[None]]) -> None:
@@ -444,7 +449,21 @@ class TopicRegistry:
             publish_buffer_bytes(self._services.settings.broker)
         )
         for topic in self:
-            topic.configure()
+            self._configure(topic)
+
+    def _configure(self, topic: Topic) -> None:
+        topic.configure()
+        if topic.is_outdated and not topic.is_closing:
+            closing = asyncio.get_running_loop().create_task(self._close_outdated(topic))
+            self._outdated.add(closing)
+            closing.add_done_callback(self._outdated.discard)
+
+    async def _close_outdated(self, topic: Topic) -> None:
+        log.info("topic %s is loaded again: its policies changed", topic.name)
+        try:
+            await self._close(topic)
+        except AckGateError as error:
+            log.warning("topic %s was not closed cleanly: %s", topic.name, error)
 
     async def for_each(self, work: Callable[[Topic], Awaitable[None]]) -> None:
         """Do periodic work on every loaded topic. A failure for one does not stop the others."""

@@ -14,7 +14,12 @@ from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.cluster import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
+from ackgate.broker.cluster import (
+    DEDUPLICATION,
+    MESSAGE_TTL_SECONDS,
+    PAUSE_ON_ACK_STATE,
+    EffectivePolicies,
+)
 from ackgate.broker.delayed import CancelledMessages, SharedDelays, settings_of_cancelled
 from ackgate.broker.journal import UNKNOWN_TIME, TopicJournaling, key_of_entry, time_of_entry
 from ackgate.broker.topic.deduplication import (
@@ -157,7 +162,7 @@ class Topic:
         await self.shared_delays.load(exists=DELAYED_INDEX_CURSOR in found)
         names = [name for name in found if name not in HIDDEN_CURSORS]
         await self._opening.stored(names)
-        if self.services.settings.broker.broker_deduplication_enabled:
+        if self._deduplicates:
             await self._open_dedup(exists=DEDUP_CURSOR in found)
 
     def configure(self) -> None:
@@ -179,6 +184,20 @@ class Topic:
     def is_deduplicated(self) -> bool:
         """Whether producers' sequence ids are checked."""
         return self._dedup is not None
+
+    @property
+    def _deduplicates(self) -> bool:
+        """`brokerDeduplicationEnabled` as it applies to this topic."""
+        return bool(
+            self.policies.value(
+                DEDUPLICATION, self.services.settings.broker.broker_deduplication_enabled
+            )
+        )
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether it has to be loaded again for what `configure` cannot apply: de-duplication."""
+        return self._deduplicates is not self.is_deduplicated
 
     @property
     def is_idle(self) -> bool:
