@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.admin.http.call import DONE, NOTHING, Call, integer_in, json_reply
+from ackgate.broker.admin.http.call import (
+    DONE,
+    NOTHING,
+    Call,
+    integer_in,
+    json_reply,
+    properties_in,
+)
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import (
@@ -22,6 +29,7 @@ from ackgate.broker.cluster import (
     MAX_UNACKED_PER_CONSUMER,
     MAX_UNACKED_PER_SUBSCRIPTION,
     MESSAGE_TTL_SECONDS,
+    NAMESPACE_PROPERTIES,
     PAUSE_ON_ACK_STATE,
     POLICY_FORMS,
     REDELIVERY_BACKOFF,
@@ -484,6 +492,8 @@ def namespace_policies_in(body: Mapping[str, Any]) -> Stored:
     given = {key: value for key, value in body.items() if value is not None}
     _refuse_security(given)
     found: Stored = {}
+    if properties := properties_in(given.get(NAMESPACE_PROPERTIES)):
+        found[NAMESPACE_PROPERTIES] = properties
     for policy in POLICIES:
         if policy.member in given:
             found |= policy.read_member(given[policy.member])
@@ -492,7 +502,10 @@ def namespace_policies_in(body: Mapping[str, Any]) -> Stored:
 
 def namespace_json(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A namespace's policies as members of Pulsar's ``Policies``."""
-    return {p.member: p.show(stored) for p in POLICIES if p.keys[0] in stored}
+    members = {p.member: p.show(stored) for p in POLICIES if p.keys[0] in stored}
+    if NAMESPACE_PROPERTIES in stored:
+        members[NAMESPACE_PROPERTIES] = stored[NAMESPACE_PROPERTIES]
+    return members
 
 
 def _refuse_security(given: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.http.call import DONE, CursorTarget, json_reply
+from ackgate.broker.admin.http.call import DONE, CursorTarget, json_reply, properties_in
 from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.topic import SubscriptionDriver, Topic
     from ackgate.broker.wire import TopicName
-
-PROPERTIES_MAX: Final = 100
-"""Properties of one subscription; its metadata node stores them."""
 
 
 async def list_subscriptions(call: Call) -> Reply:
@@ -38,7 +35,7 @@ async def create_subscription(call: Call) -> Reply:
     name = call.subscription_name
     body = call.json()
     position = LATEST if body is None else CursorTarget.read(body).position
-    properties = _properties(body.get("properties")) if isinstance(body, dict) else {}
+    properties = properties_in(body.get("properties")) if isinstance(body, dict) else {}
     if partitions := await _partitions_or_new(call):
         replies = await on_each_tried(call, partitions, create_subscription)
         _check_some_succeeded(replies, besides=409)
@@ -79,7 +76,7 @@ async def get_properties(call: Call) -> Reply:
 
 async def set_properties(call: Call) -> Reply:
     """Replace these properties, durably."""
-    properties = _properties(call.json())
+    properties = properties_in(call.json())
     if partitions := await call.partitions():
         await on_each(call, partitions, set_properties)
         return DONE
@@ -121,18 +118,6 @@ def check_unused(subscription: SubscriptionDriver | None) -> None:
     """Raise `RefusedError` if consumers are connected."""
     if subscription is not None and subscription.consumers:
         raise RefusedError(412, "Subscription has active connected consumers")
-
-
-def _properties(value: object) -> dict[str, str]:
-    if value is None:
-        return {}
-    if (
-        not isinstance(value, dict)
-        or len(value) > PROPERTIES_MAX
-        or not all(isinstance(text, str) for text in value.values())
-    ):
-        raise RefusedError(400, f"properties must be at most {PROPERTIES_MAX} texts by name")
-    return value
 
 
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

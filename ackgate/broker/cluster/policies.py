@@ -215,6 +215,7 @@ MAX_UNACKED_PER_SUBSCRIPTION: Final = "maxUnackedMessagesPerSubscription"
 AUTO_SUBSCRIPTION_CREATION: Final = "allowAutoSubscriptionCreation"
 AUTO_TOPIC_CREATION: Final = "autoTopicCreation"
 DEDUPLICATION: Final = "deduplicationEnabled"
+NAMESPACE_PROPERTIES: Final = "properties"
 
 
 class JsonPolicy(Protocol):
@@ -251,6 +252,7 @@ POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
     AUTO_SUBSCRIPTION_CREATION: PolicyForm(bool),
     AUTO_TOPIC_CREATION: PolicyForm(dict, AutoTopicCreation.from_json),
     DEDUPLICATION: PolicyForm(bool),
+    NAMESPACE_PROPERTIES: PolicyForm(dict),
     AUTH_POLICIES: PolicyForm(dict, AuthPolicies.from_json),
     SUBSCRIPTION_AUTH_MODE: PolicyForm(str, check=mode_in),
     ADMIN_ROLES: PolicyForm(list, check=roles_in),

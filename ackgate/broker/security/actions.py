@@ -162,6 +162,9 @@ _LINES: Final = (
     ("PUT POST DELETE", f"{_ADMIN}/tenants/{{tenant}}", SUPERUSER),
     ("GET", _NAMESPACES, TENANT_ADMIN),
     ("GET PUT DELETE", _NAMESPACE, TENANT_ADMIN),
+    ("GET PUT DELETE", f"{_NAMESPACE}/properties", TENANT_ADMIN),
+    ("GET DELETE", f"{_NAMESPACE}/property/{{key}}", TENANT_ADMIN),
+    ("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", TENANT_ADMIN),
     # rights
     ("GET", f"{_NAMESPACE}/permissions", TENANT_ADMIN),
     ("GET", f"{_NAMESPACE}/permissions/subscription", TENANT_ADMIN),

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 JSON_TYPE: Final = "application/json"
 
+PROPERTIES_MAX: Final = 100
+"""Properties of one subscription or namespace; a metadata node stores them."""
+
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _EXACT_IN_DOUBLE: Final = 2**53
 """Below this every whole number has a double of its own."""
@@ -366,6 +369,19 @@ def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
             return int(value)
     if type(value) is not int:
         raise RefusedError(400, f"{what} is {_shown(value)}, which is not an integer")
+    return value
+
+
+def properties_in(value: object) -> dict[str, str]:
+    """Properties of a subscription or namespace in JSON; none for None. Raises `RefusedError`."""
+    if value is None:
+        return {}
+    if (
+        not isinstance(value, dict)
+        or len(value) > PROPERTIES_MAX
+        or not all(isinstance(text, str) for text in value.values())
+    ):
+        raise RefusedError(400, f"properties must be at most {PROPERTIES_MAX} texts by name")
     return value
 
 
