@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pulsar
 import pytest
 
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from tests.broker.admin.conftest import InProcessBroker
+from tests.support.wire_client import WireClient
 
 N = "persistent/public/default"
 EARLIEST = {"ledgerId": -1, "entryId": -1}
@@ -54,6 +59,19 @@ def publish(client: pulsar.Client, topic: str, *messages: Mapping[str, Any], **h
         producer.send_async(callback=lambda *_: None, **message)
     producer.flush()
     producer.close()
+
+
+def publish_raw(broker: InProcessBroker, topic: str, payload: bytes, **metadata: Any) -> None:
+    """Publish an entry with metadata of any kind."""
+
+    async def run() -> None:
+        port = urlsplit(broker.server.service_url).port
+        assert port is not None
+        async with await WireClient.connect("127.0.0.1", port) as client:
+            producer = await client.producer(f"persistent://public/default/{topic}")
+            await producer.send(payload, **metadata)
+
+    asyncio.run(run())
 
 
 def publish_numbers(client: pulsar.Client, topic: str, count: int) -> None:
@@ -151,6 +169,34 @@ def test_pieces_of_a_message_come_as_they_are_stored(
         assert piece.headers["num-chunks-from-msg"] == "2"
         assert piece.headers["chunk-id"] == str(number)
         assert piece.headers["total-chunk-msg-size"] == "6000000"
+
+
+def test_an_encrypted_payload_comes_as_it_is_stored(broker: InProcessBroker, topic: str) -> None:
+    keys = [pb.EncryptionKeys(key=name, value=name.encode()) for name in ("k1", "k2")]
+    publish_raw(
+        broker,
+        topic,
+        b"secret",
+        compression=pb.CompressionType.LZ4,
+        uncompressed_size=100,
+        encryption_keys=keys,
+        encryption_param=b"p",
+    )
+    body, headers = read(broker, f"{topic}/examinemessage")
+    assert body == b"secret"
+    assert headers["Is-Encrypted"] == "true"
+    assert headers["Base64-encryption-param"] == "cA=="
+    with urllib.request.urlopen(f"{broker.url}/admin/v2/{N}/{topic}/examinemessage") as response:
+        told = response.headers.get_all("X-Pulsar-Base64-encryption-keys")
+    assert [base64.b64decode(each) for each in told] == [key.SerializeToString() for key in keys]
+
+
+def test_a_payload_that_does_not_decompress_is_refused(broker: InProcessBroker, topic: str) -> None:
+    for size in (100, 2**31):
+        publish_raw(
+            broker, topic, b"x", compression=pb.CompressionType.ZLIB, uncompressed_size=size
+        )
+        assert refused(broker, f"{topic}/examinemessage")[0] == 412
 
 
 def test_what_a_producer_sends_adds_no_header(
