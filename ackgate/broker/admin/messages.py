@@ -111,7 +111,7 @@ async def _message(topic: Topic, position: Position) -> Reply:
 
 
 def _headers(entry: Entry) -> dict[str, str | tuple[str, ...]]:
-    """What Pulsar's brokers say of an entry, in the same order."""
+    """What Pulsar's brokers say of an entry."""
     metadata = entry.metadata
     start, stop = metadata_span(entry.payload)
     headers: dict[str, str | tuple[str, ...]] = {

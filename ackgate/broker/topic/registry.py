@@ -220,9 +220,8 @@ class TopicRegistry:
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; 0 if it is not partitioned.
 
-        With `create`, makes a partitioned topic if none exists and the namespace's policy, or else the
-        settings, ask for one. Raises
-        `TopicNotFoundError`.
+        With `create`, makes a partitioned topic if none exists and the namespace's policy, or else
+        the settings, ask for one. Raises `TopicNotFoundError`.
         """
         count = await self.stored_partition_count(name)
         if count or name.is_partition or await self.exists(name):
