@@ -647,6 +647,14 @@ def test_a_budget_that_is_wide_enough_is_answered_at_once():
     assert cursor.entry_budget(10, entries_enough=100) == 21
 
 
+def test_unacked_entries_are_counted_from_the_mark_delete():
+    cursor = cursor_over(10)
+    for entry_id in (0, 1, 3, 5):
+        cursor.ack(Position(1, entry_id))
+    found = [cursor.nth_unacked(number) for number in range(1, 8)]
+    assert found == [*(Position(1, entry_id) for entry_id in (2, 4, 6, 7, 8, 9)), None]
+
+
 # ----------------------------------------------------------------------------------- the end
 
 
