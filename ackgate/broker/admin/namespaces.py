@@ -1,4 +1,4 @@
-"""Tenants and namespaces: list, create, describe, delete.
+"""Tenants and namespaces: list, create, describe, delete; the properties that users attach to a namespace.
 
 Edge. Replication is not stored. The bundles of a deleted namespace stay stored, since
 brokers that have read them would not read them again.
@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
+from ackgate.broker.admin.http.call import (
+    DONE,
+    NOTHING,
+    Reply,
+    integer_in,
+    json_reply,
+    properties_in,
+)
 from ackgate.broker.admin.http.refusals import RefusedError
-from ackgate.broker.admin.http.router import Route
+from ackgate.broker.admin.http.router import BODY_BYTES_MAX, Route
 from ackgate.broker.admin.permissions import permissions_in, permissions_json
 from ackgate.broker.admin.policies import namespace_json, namespace_policies_in
-from ackgate.broker.cluster import BadBundleError, NamespaceBundles, namespace_policy_path
+from ackgate.broker.cluster import (
+    NAMESPACE_PROPERTIES,
+    BadBundleError,
+    NamespaceBundles,
+    namespace_policy_path,
+)
 from ackgate.broker.security import (
     ADMIN_ROLES,
     AUTH_POLICIES,
@@ -25,9 +37,9 @@ from ackgate.errors import CallerError, NodeExistsError
 from ackgate.persistence.nodes.paths import tenant_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from ackgate.broker.admin.http.call import Call, Reply
+    from ackgate.broker.admin.http.call import Call
     from ackgate.broker.cluster import Namespaces
     from ackgate.broker.wire import NamespaceName
 
@@ -231,8 +243,76 @@ async def _check_tenant_exists(call: Call) -> str:
     return tenant
 
 
+# ---- properties, which stand beside a namespace's policies
+
+
+async def get_properties(call: Call) -> Reply:
+    """The properties of a namespace."""
+    return json_reply(await _stored(call))
+
+
+async def add_properties(call: Call) -> Reply:
+    """Set these properties; others stay."""
+    added = properties_in(call.json())
+    await _change(call, lambda present: {**present, **added})
+    return DONE
+
+
+async def clear_properties(call: Call) -> Reply:
+    """Remove all properties of a namespace."""
+    await _change(call, lambda _: {})
+    return DONE
+
+
+async def get_property(call: Call) -> Reply:
+    """The value of a property, as plain text; an empty body if it is not set."""
+    return _text((await _stored(call)).get(call.parameters["key"]))
+
+
+async def set_property(call: Call) -> Reply:
+    """Set one property."""
+    key, value = call.parameters["key"], call.parameters["value"]
+    await _change(call, lambda present: {**present, key: value})
+    return DONE
+
+
+async def remove_property(call: Call) -> Reply:
+    """Remove one property. Returns the value that it had, as `GET`."""
+    key = call.parameters["key"]
+    value = (await _stored(call)).get(key)
+    await _change(call, lambda present: {k: v for k, v in present.items() if k != key})
+    return _text(value)
+
+
+async def _stored(call: Call) -> Mapping[str, str]:
+    await call.require_namespace()
+    stored = await call.broker.services.policies.load(namespace_policy_path(call.namespace_name))
+    properties: Mapping[str, str] = stored.get(NAMESPACE_PROPERTIES, {})
+    return properties
+
+
+async def _change(call: Call, changed: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+    await call.require_namespace()
+
+    def changes(stored: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
+        properties = properties_in(changed(stored.get(NAMESPACE_PROPERTIES, {})))
+        if sum(map(len, (*properties, *properties.values()))) > BODY_BYTES_MAX:
+            raise RefusedError(
+                412, f"properties of a namespace have at most {BODY_BYTES_MAX} characters"
+            )
+        return {NAMESPACE_PROPERTIES: properties or None}
+
+    policies = call.broker.services.policies
+    await policies.amend(namespace_policy_path(call.namespace_name), changes)
+
+
+def _text(value: str | None) -> Reply:
+    return NOTHING if value is None else Reply(200, value.encode(errors="replace"))
+
+
 _TENANT: Final = "/admin/v2/tenants/{tenant}"
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+_PROPERTY: Final = f"{_NAMESPACE}/property/{{key}}"
 
 ROUTES: Final = (
     Route("GET", "/admin/v2/tenants", list_tenants),
@@ -244,4 +324,10 @@ ROUTES: Final = (
     Route("GET", _NAMESPACE, get_namespace),
     Route("PUT", _NAMESPACE, create_namespace),
     Route("DELETE", _NAMESPACE, delete_namespace),
+    Route("GET", f"{_NAMESPACE}/properties", get_properties),
+    Route("PUT", f"{_NAMESPACE}/properties", add_properties),
+    Route("DELETE", f"{_NAMESPACE}/properties", clear_properties),
+    Route("GET", _PROPERTY, get_property),
+    Route("PUT", f"{_PROPERTY}/{{value}}", set_property),
+    Route("DELETE", _PROPERTY, remove_property),
 )
