@@ -7,6 +7,7 @@ page ``docs/metrics.md`` its tables.
 
 from __future__ import annotations
 
+import time
 from dataclasses import MISSING, field, fields
 from typing import Any, Final, NamedTuple
 
@@ -75,3 +76,9 @@ def statistic(
 def descriptions(kind: type) -> dict[str, Description]:
     """The described fields of a dataclass, by name, in their order."""
     return {each.name: each.metadata[_KEY] for each in fields(kind) if _KEY in each.metadata}
+
+
+def iso_time(seconds: float) -> str:
+    """A time (seconds since 1970) in ISO 8601, UTC, to the millisecond: how statistics spell one."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"

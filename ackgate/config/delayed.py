@@ -55,8 +55,8 @@ class DelayedSettings(SettingsGroup):
     )
     is_delayed_delivery_deliver_at_time_strict: bool = setting(
         False,
-        "Never deliver before its time, and up to a tick late. When off, up to a tick early together "
-        "with a message that is due.",
+        "Never deliver before its time, and up to a tick late. When off, up to a tick early if "
+        "other messages come or are acked.",
         pulsar=False,
     )
     delayed_delivery_fixed_delay_detection_lookahead: int = setting(

@@ -213,6 +213,10 @@ class HeldNacks:
     def next_deadline_ms(self) -> int | None:
         return self._tracker.next_deadline_ms
 
+    def has_due(self, now_ms: int) -> bool:
+        deadline_ms = self.next_deadline_ms
+        return deadline_ms is not None and deadline_ms <= now_ms
+
     def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
         return self._tracker.pop_due(now_ms, entries_max).positions
 
@@ -430,7 +434,9 @@ class HeldEntries:
         due: list[Position] = []
         for source in self._sources:
             deadline = source.next_deadline_ms
-            if deadline is not None and deadline <= now_ms and len(due) < entries_max:
+            if deadline is None or len(due) == entries_max:
+                continue
+            if deadline <= now_ms or source.has_due(now_ms):
                 due += source.pop_due(now_ms, entries_max - len(due))
         if in_order:
             return [position for position in due if position < read_position]

@@ -12,8 +12,8 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from ackgate.broker.wire.errors import TopicNotFoundError
-from ackgate.broker.wire.replies import ConsumerRates, ConsumerStatsReply, LastMessageId, MessageOut
-from ackgate.broker.wire.requests import InitialPosition, SubscriptionType
+from ackgate.broker.wire.replies import ConsumerStatsReply, LastMessageId, MessageOut
+from ackgate.broker.wire.requests import ConsumerRates, InitialPosition, SubscriptionType
 from ackgate.cursor import Position
 from ackgate.network import NOWHERE, Urls
 

@@ -31,8 +31,8 @@ from ackgate.broker.stats import (
     to_json,
     topic_stats,
 )
-from ackgate.broker.wire import iso_time
 from ackgate.cursor import stored_form
+from ackgate.described import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

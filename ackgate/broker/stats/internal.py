@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
-from ackgate.broker.wire import iso_time
 from ackgate.cursor import Position
+from ackgate.described import iso_time
 
 if TYPE_CHECKING:
     from ackgate.broker.journal import JournalStatistics

@@ -22,7 +22,8 @@ from ackgate.broker.stats.values import (
     SubscriptionStats,
     TopicStats,
 )
-from ackgate.broker.wire import AccessMode, ConsumerRates, SubscriptionType, iso_time
+from ackgate.broker.wire import AccessMode, ConsumerRates, SubscriptionType
+from ackgate.described import iso_time
 from ackgate.dispatcher import KeyShared
 
 if TYPE_CHECKING:

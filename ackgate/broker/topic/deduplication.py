@@ -37,8 +37,7 @@ import google_crc32c
 
 from ackgate.broker.wire import repacked, unpack
 from ackgate.cursor import Position
-from ackgate.persistence.messages.entry import signed64
-from ackgate.persistence.messages.frame import metadata_span
+from ackgate.persistence.messages.frame import metadata_span, signed64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

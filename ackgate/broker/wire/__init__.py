@@ -48,14 +48,13 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.protocol_server import ProtocolServer
     from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
     from ackgate.broker.wire.replies import (
-        ConsumerRates,
         ConsumerStatsReply,
         LastMessageId,
         MessageOut,
-        iso_time,
     )
     from ackgate.broker.wire.requests import (
         AccessMode,
+        ConsumerRates,
         InitialPosition,
         ProducerRequest,
         Schema,
@@ -107,7 +106,6 @@ __all__ = [
     "TopicNotFoundError",
     "TopicTerminatedError",
     "check_subscription_name",
-    "iso_time",
     "mask_of_words",
     "message_properties",
     "publish_buffer_bytes",
@@ -158,14 +156,13 @@ __getattr__ = lazy_face(
         "ackgate.broker.wire.protocol_server": ("ProtocolServer",),
         "ackgate.broker.wire.publish_buffer": ("PublishBuffer", "publish_buffer_bytes"),
         "ackgate.broker.wire.replies": (
-            "ConsumerRates",
             "ConsumerStatsReply",
             "LastMessageId",
             "MessageOut",
-            "iso_time",
         ),
         "ackgate.broker.wire.requests": (
             "AccessMode",
+            "ConsumerRates",
             "InitialPosition",
             "ProducerRequest",
             "Schema",

@@ -11,19 +11,19 @@ with protobuf. MESSAGE, for a run of entries of one ledger whose ids have one va
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import EARLIEST
+from ackgate.described import iso_time
 from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.broker.wire.requests import Schema, SubscriptionType
+    from ackgate.broker.wire.requests import ConsumerRates, Schema, SubscriptionType
     from ackgate.cursor import Position
     from ackgate.network import Urls
 
@@ -49,17 +49,6 @@ class LastMessageId(NamedTuple):
     """Index of the last message in that entry's batch; -1 when it is not a batch."""
     mark_delete: Position | None
     """Mark-delete position of the asking consumer's subscription."""
-
-
-class ConsumerRates(NamedTuple):
-    """What a consumer did over the last minute, per second."""
-
-    messages_out: float = 0.0
-    bytes_out: float = 0.0
-    messages_redelivered: float = 0.0
-    messages_acked: float = 0.0
-    entries_expired: float = 0.0
-    """Of its whole subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,12 +513,6 @@ def _fail(reply: _Failure, request_id: int, code: int, message: str) -> None:
 
 def _code(code: int) -> pb.ServerError:
     return cast("pb.ServerError", int(code))
-
-
-def iso_time(seconds: float) -> str:
-    """A time (seconds since 1970) in ISO 8601, UTC, to the millisecond."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
 
 
 def _set_position(message_id: pb.MessageIdData, position: Position) -> None:

@@ -20,7 +20,7 @@ from ackgate.broker.wire.names import (
 from ackgate.cursor import EARLIEST, LATEST, LEDGER_ID_MAX, Position
 from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import ConsumerAssignError, PositionError
-from ackgate.persistence.messages.entry import signed64
+from ackgate.persistence.messages.frame import signed64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -191,6 +191,17 @@ class SubscribeRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     epoch: int | None = None
     """Grows when the client rewinds; messages carry it back so that stale ones are dropped."""
+
+
+class ConsumerRates(NamedTuple):
+    """What a consumer did over the last minute, per second."""
+
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+    messages_redelivered: float = 0.0
+    messages_acked: float = 0.0
+    entries_expired: float = 0.0
+    """Of its whole subscription."""
 
 
 # ---- from commands

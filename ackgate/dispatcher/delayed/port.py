@@ -25,8 +25,9 @@ not strict   rounded down   deliver_at <= now + tick         key + width - 1 <= 
 ===========  =============  ===============================  ==============================  ================
 
 All three use the latest time of the key's bucket. So in strict mode nothing is early; otherwise nothing is
-more than a tick early, and only together with an entry whose deadline comes. What is alone is not early, so
-that an application that waits for its delay does not meet the message before it.
+more than a tick early, and only if the dispatcher reads for another reason: an ack, permits, a publication, a
+deadline. Nobody is woken early, so that an application that waits for its delay alone does not meet the
+message before it. Both as in Pulsar.
 In both modes everything is late by less than the width. An entry of a due bucket is rejected if it is offered
 again: no popped entry comes back while its key is due.
 
@@ -109,6 +110,10 @@ class HeldSource(Protocol):
         """
         ...
 
+    def has_due(self, now_ms: int) -> bool:
+        """Whether `pop_due` would give anything."""
+        ...
+
     # -- taking out -----------------------------------------------------------------------------
 
     def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
@@ -159,10 +164,6 @@ class DelayedTracker(HeldSource, Protocol):
 
         Until then the owner has to `discard` what it delivers: it would be tracked besides.
         """
-        ...
-
-    def has_due(self, now_ms: int) -> bool:
-        """Whether `pop_due` would give anything."""
         ...
 
     def pauses_reads(self, now_ms: int) -> bool:

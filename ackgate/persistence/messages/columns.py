@@ -23,12 +23,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from ackgate.errors import CallerError
-from ackgate.persistence.messages.entry import signed64
 from ackgate.persistence.messages.frame import (
     HEADER_BYTES,
     MAGIC,
     NO_MAGIC_HEADER_BYTES,
     metadata_span,
+    signed64,
 )
 from ackgate.persistence.messages.protobuf_columns import BYTES, VARINT, fields_of
 from ackgate.persistence.proto.message_pb2 import MessageMetadata

@@ -28,8 +28,3 @@ def parse_metadata(entry: bytes, position: Position) -> MessageMetadata:
         return MessageMetadata.FromString(entry[start:stop])
     except DecodeError as error:
         raise CorruptRecordError(f"entry {position}: metadata cannot be parsed") from error
-
-
-def signed64(number: int) -> int:
-    """An unsigned 64-bit id of the wire or of metadata as Java's signed long."""
-    return number - 2**64 if number >= 2**63 else number

@@ -33,3 +33,8 @@ def seal_entry(metadata: bytes, payload: bytes) -> bytes:
     covered = len(metadata).to_bytes(4, "big") + metadata + payload
     checksum: int = google_crc32c.value(covered)
     return MAGIC + checksum.to_bytes(4, "big") + covered
+
+
+def signed64(number: int) -> int:
+    """An unsigned 64-bit id of the wire or of metadata as Java's signed long."""
+    return number - 2**64 if number >= 2**63 else number

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ackgate.cursor import Position
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.messages.entry import signed64
+from ackgate.persistence.messages.frame import signed64
 from ackgate.persistence.messages.unpack import unpacked, without_broker_metadata
 from ackgate.pipeline.schema.tables import COMPRESSIONS, arrow_schema, record_batch
 

@@ -37,6 +37,9 @@ class DumbNacks:
     def next_deadline_ms(self) -> int | None:
         return min(self.due.values(), default=None)
 
+    def has_due(self, now_ms: int) -> bool:
+        return any(ms <= now_ms for ms in self.due.values())
+
     def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
         due = sorted(at for at, ms in self.due.items() if ms <= now_ms)[:entries_max]
         for position in due:

@@ -98,7 +98,7 @@ async def test_what_is_published_in_time_and_read_too_late_comes_at_once() -> No
 
 
 @in_virtual_time
-async def test_without_strictness_an_entry_comes_early_only_with_one_that_is_due() -> None:
+async def test_without_strictness_an_entry_is_early_only_in_company() -> None:
     world = await started(
         isDelayedDeliveryDeliverAtTimeStrict="false", delayedDeliveryTickTimeMillis="100"
     )
@@ -372,9 +372,7 @@ async def test_the_tick_may_change_at_run_time() -> None:
         {"delayedDelivery": {"active": True, "tickTime": 60_000}},
     )
     await world.publish("b", delay_ms=5000)
-    assert client.names == ["b"], "it is due within a tick"
-    await at(1010)
-    assert client.names == ["a"]
+    assert sorted(client.names) == ["a", "b"], "both are due within a tick"
 
 
 @in_virtual_time
