@@ -7,8 +7,8 @@ page ``docs/metrics.md`` its tables.
 
 from __future__ import annotations
 
-import time
 from dataclasses import MISSING, field, fields
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 _KEY: Final = "statistic"
@@ -80,5 +80,5 @@ def descriptions(kind: type) -> dict[str, Description]:
 
 def iso_time(seconds: float) -> str:
     """A time (seconds since 1970) in ISO 8601, UTC, to the millisecond: how statistics spell one."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+    whole = datetime.fromtimestamp(int(seconds), UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{int(seconds * 1000) % 1000:03d}Z"

@@ -382,7 +382,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "metadata_ms": 50.0,
             "brokers": 3,
         },
-        seed=9,
+        seed=841,
     ),
     Mutation(
         "a topic's epoch does not grow",

@@ -16,7 +16,7 @@ from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.upkeep import chores, run_chore
 from ackgate.broker.wire.errors import BrokerError
-from ackgate.errors import AckGateError, ClosedHandleError
+from ackgate.errors import AckGateError, ClosedHandleError, SessionLostError
 from ackgate.persistence.bookies.settings import BookieSettings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord
@@ -201,11 +201,11 @@ class SimulatedBroker:
         return await self._registry.topic(name, create=True)
 
     async def topic_in_the_end(self, name: TopicName) -> Topic:
-        """Find or load a topic, again and again while somebody else may still own it."""
+        """Find or load a topic, again and again while somebody else may own it or the session is new."""
         while True:
             try:
                 return await self.topic(name)
-            except BrokerError:
+            except (BrokerError, SessionLostError):
                 await asyncio.sleep(0.5)
 
     def forget(self, topic: Topic) -> None:
