@@ -386,8 +386,10 @@ class HeldEntries:
             entries = self._not_elsewhere(entries)
         if is_active and entries:
             entries = self._less_delayed(entries, now_ms)
-            self._note_undelayed(entries[-1:], now_ms)
         tracker = self.tracker
+        if is_active and entries and tracker is not None and tracker.entry_count:
+            # Times that only grow are one tracker's reason to stop reading: this is another case.
+            tracker.add(entries[-1].position, NOT_DELAYED, now_ms)
         if tracker is not None:
             if self._read_through is None or last > self._read_through:
                 self._read_through = last
@@ -415,12 +417,6 @@ class HeldEntries:
             bitmap = self._left_out(ledger_id)
             left += [e for e in group if bitmap is None or e.position[1] not in bitmap]
         return left
-
-    def _note_undelayed(self, entries: Sequence[EntryT], now_ms: int) -> None:
-        """Times that only grow are one tracker's reason to stop reading: this is another case."""
-        tracker = self.tracker
-        if tracker is not None and tracker.entry_count and entries:
-            tracker.add(entries[0].position, NOT_DELAYED, now_ms)
 
     # -- taking out -----------------------------------------------------------------------------
 
