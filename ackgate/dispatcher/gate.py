@@ -224,6 +224,11 @@ class Gate:
         """What the gate judges by."""
         return self._settings
 
+    @property
+    def keeps_budget(self) -> bool:
+        """Whether it obeys a budget that nothing may exceed: an enabled gate in strict mode."""
+        return self._settings.is_strict and self._settings.enabled
+
     def configure(self, settings: GateSettings, now_ms: int) -> bool:
         """Use these settings at once, for what is known now."""
         self._settings = settings

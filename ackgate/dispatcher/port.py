@@ -135,7 +135,7 @@ class ActiveConsumerChanged(NamedTuple):
     is_active: bool
 
 
-Effect: TypeAlias = Rewind | ReadFrom | ActiveConsumerChanged
+Effect: TypeAlias = Rewind | ActiveConsumerChanged
 """What the broker must do at once, in the order given."""
 
 
@@ -361,7 +361,7 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
+    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[ReadFrom, ...]:
         """The read failed, and `assign` got none of it.
 
         ``positions``: what a NORMAL read would have brought. The read position goes back to them

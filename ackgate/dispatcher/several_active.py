@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ackgate.cursor import Position
-    from ackgate.dispatcher.port import ConsumerStatistics, DispatchLimits, Effect, Read
+    from ackgate.dispatcher.port import ConsumerStatistics, DispatchLimits, Effect, Read, ReadFrom
 
 
 class RedeliveryCounts:
@@ -84,7 +84,7 @@ class SeveralActive(ABC):
         """Per consumer its ranges of key hashes; of all at once, since one costs as much."""
         return {}
 
-    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
+    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[ReadFrom, ...]:
         """What a normal read has passed over is read again."""
         return self._reading.fail(read, positions)
 

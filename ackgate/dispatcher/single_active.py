@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ackgate.cursor import Position
-    from ackgate.dispatcher.port import ConsumerSpec, DispatchLimits, Effect, Read
+    from ackgate.dispatcher.port import ConsumerSpec, DispatchLimits, Effect, Read, ReadFrom
 
 
 class _Candidate:
@@ -170,7 +170,7 @@ class SingleActiveDispatcher:
         active.average.add(messages, len(indexes))
         return [Assignment(self._active, indexes, None, messages, active.epoch)]
 
-    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
+    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[ReadFrom, ...]:
         """What the read has passed over is read again."""
         return self._reading.fail(read, positions)
 

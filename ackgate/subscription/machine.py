@@ -46,10 +46,8 @@ from ackgate.dispatcher import (
     ActiveConsumerChanged,
     ConsumerSpec,
     DispatchLimits,
-    EntriesRead,
     Gate,
     GateSettings,
-    ReadFrom,
     ReadKind,
     Rewind,
     Shared,
@@ -59,8 +57,8 @@ from ackgate.dispatcher.nacks import deadline_ms
 from ackgate.errors import CallerError, ConsumerBusyError, PositionError
 from ackgate.subscription import notes
 from ackgate.subscription.entries import ConsumerT, EntryT
-from ackgate.subscription.held import HeldEntries, HeldNacks, any_delayed
-from ackgate.subscription.reading import CursorReads, LostEntries, cut, joined
+from ackgate.subscription.held import HeldEntries, HeldNacks
+from ackgate.subscription.reading import CursorReads, joined
 from ackgate.subscription.ready import (
     ActiveChange,
     Awaited,
@@ -68,9 +66,9 @@ from ackgate.subscription.ready import (
     ReadRequest,
     Ready,
     Receipt,
+    ReceiptQueue,
     Write,
 )
-from ackgate.subscription.receipts import ReceiptQueue
 from ackgate.subscription.statistics import AttachedConsumer, ConsumerCounts, SubscriptionStatistics
 
 if TYPE_CHECKING:
@@ -85,7 +83,6 @@ if TYPE_CHECKING:
         Dispatcher,
         DispatcherStatistics,
         Effect,
-        Read,
         SubscriptionKind,
     )
     from ackgate.dispatcher.delayed import DelayedTracker
@@ -93,20 +90,11 @@ if TYPE_CHECKING:
     from ackgate.errors import AckGateError
     from ackgate.subscription.notes import Note, PartialAck
 
-READ_RETRY_MS: Final = 1_000
-"""Pause after a failed read."""
-
 WRITE_RETRY_MS: Final = 1_000
 """Pause after a failed write, before the next one is offered."""
 
 NEVER_OFFERED: Final = -1
 """No version of the held nacks: none is durable."""
-
-DUE_TAKEN_MAX: Final = 1_000
-"""Due entries that are taken out at once: enough that taking them costs nothing."""
-
-DUE_RETRY_MS: Final = 10
-"""Pause before a due entry that could not be read is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,36 +141,27 @@ class Subscription(Generic[ConsumerT, EntryT]):
         "_deliveries",
         "_dispatcher",
         "_entries_expired",
-        "_finds_delayed",
         "_gate",
         "_gate_opened_at_ms",
         "_gate_reasons",
         "_held",
         "_is_durable",
-        "_is_request_stale",
         "_is_suspended",
         "_is_write_offered",
         "_kind",
         "_last_expired_ms",
         "_last_mark_delete_ms",
-        "_last_partly_acked",
         "_ledgers",
-        "_lost",
-        "_lost_reads_at_ms",
         "_mark_delete_seen",
         "_nacks_offered",
         "_next_key",
-        "_normal_reads_at_ms",
         "_notes",
         "_reads",
         "_receipts",
         "_redelivered_by_gone",
-        "_replays_at_ms",
-        "_request",
         "_settings",
         "_total",
         "_version_at_assignment",
-        "_version_at_request",
         "_was_gate_open",
         "_write_at_ms",
     )
@@ -217,13 +196,14 @@ class Subscription(Generic[ConsumerT, EntryT]):
             else cursor
         )
         self._kind: SubscriptionKind | None = kind
-        self._dispatcher: Dispatcher | None = (
-            None if kind is None else kind.dispatcher(self._settings.limits)
-        )
+        self._dispatcher: Dispatcher | None = None
         self._gate = Gate(self._gate_settings(), now_ms)
         self._held = HeldEntries(make_tracker, self._settings.delays)
-        self._reads = CursorReads(ledgers, self._cursor)
+        self._reads = CursorReads(ledgers, self._cursor, self._gate, self._held)
         self._is_durable = is_durable
+        if kind is not None:
+            self._dispatcher = kind.dispatcher(self._settings.limits)
+            self._reads.serve(self._dispatcher, kind, holds=self.holds)
         self._chance = chance
         self._consumers: dict[ConsumerT, AttachedConsumer[ConsumerT]] = {}
         self._by_key: dict[int, AttachedConsumer[ConsumerT]] = {}
@@ -235,21 +215,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._entries_expired = 0
         self._last_expired_ms = 0
 
-        self._request: ReadRequest | None = None
-        """The read under way."""
-        self._is_request_stale = False
-        self._version_at_request = 0
-        self._last_partly_acked: Position | None = None
-        """See `_holes_up_to`."""
-        self._finds_delayed = False
-        """Whether most of what the last normal read brought was not to be delivered yet."""
         self._is_suspended = False
-        self._normal_reads_at_ms = 0
-        """Not before; after a failure."""
-        self._replays_at_ms = 0
-        self._lost_reads_at_ms = 0
-        self._lost = LostEntries()
-
         self._deliveries: list[Delivery[ConsumerT, EntryT]] = []
         self._version_at_assignment = 0
         """Of the oldest delivery that is not taken."""
@@ -348,7 +314,12 @@ class Subscription(Generic[ConsumerT, EntryT]):
     @property
     def is_reading(self) -> bool:
         """Whether a `Ready.read` is not answered yet."""
-        return self._request is not None
+        return self._reads.is_under_way
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether there are entries from the read position on."""
+        return self._reads.has_unread
 
     @property
     def active_consumer(self) -> ConsumerT | None:
@@ -415,6 +386,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         effects = dispatcher.add_consumer(key, spec, now_ms)
         if dispatcher is not self._dispatcher:
             self._kind, self._dispatcher = wanted, dispatcher
+            self._reads.serve(dispatcher, wanted, holds=self.holds)
             self._gate.configure(self._gate_settings(), now_ms)
         self._next_key += 1
         self._consumers[consumer] = self._by_key[key] = AttachedConsumer(consumer, key)
@@ -477,8 +449,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
                 case Rewind():
                     self._cursor.rewind()
                     self._forget_reads()
-                case ReadFrom(position=position):
-                    self._cursor.seek(position)
                 case ActiveConsumerChanged(consumer=key, is_active=is_active):
                     if (known := self._by_key.get(key)) is not None:
                         self._active_changes.append(ActiveChange(known.identity, is_active))
@@ -489,8 +459,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         for delivery in untaken:
             self._refund(delivery, 0)
         self._held.rewound()
-        self._lost.clear()
-        self._is_request_stale = self._request is not None
+        self._reads.rewound()
 
     # ---------------------------------------------------------------- acks
 
@@ -797,7 +766,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
     def lost(self, entries: Mapping[int, BitMap]) -> None:
         """The delayed tracker lost these, by ledger: they are read again and offered to it again."""
-        self._lost.add(entries)
+        self._reads.lost(entries)
 
     def drop_delayed(self, *, now_ms: int) -> None:
         """Hold no delayed entry any more: reading from the first unacked entry finds them again."""
@@ -877,7 +846,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
             batch_indexes_live=cursor.partly_acked_count,
             now_ms=now_ms,
         )
-        if self._is_strict:
+        if gate.keeps_budget:
             gate.budget(cursor.entry_budget(gate.settings.ranges_max, entries_enough=1), now_ms)
         self._gate_moved(now_ms)
 
@@ -893,12 +862,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
             self._gate_reasons = [reason.value for reason in gate.reasons]
         if self._notes is not None:
             self._notes.append(notes.GateEdge(gate.is_open, self._gate_reasons))
-
-    @property
-    def _is_strict(self) -> bool:
-        """Whether the gate is a budget that nothing may exceed."""
-        settings = self._gate.settings
-        return settings.is_strict and settings.enabled
 
     # ---------------------------------------------------------------- the turn
 
@@ -916,9 +879,15 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._receipts.expire(now_ms)
         deliveries = self._take_deliveries(now_ms)  # first: it may give permits back
         request = None
-        if self._request is None and not self._is_suspended and self._consumers:
-            request = self._next_request(now_ms, read_entries_max)
+        if not (self._is_suspended or self._reads.is_under_way) and self._consumers:
+            request = self._reads.next(
+                now_ms=now_ms,
+                entries_enough=self._settings.limits.read_entries_max,
+                entries_max=read_entries_max,
+            )
+            self._gate_moved(now_ms)  # a strict budget may have been used up
         receipts = self._receipts.take()
+        active_changes, self._active_changes = self._active_changes, []
         if self._notes is not None:
             self._notes += [
                 notes.ReceiptSent(receipt.consumer, receipt.version)
@@ -930,7 +899,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
             deliveries=deliveries,
             write=self._next_write(now_ms),
             receipts=receipts,
-            active_changes=self._take_active_changes(),
+            active_changes=active_changes,
             notes=self.take_notes(),
             wake_at_ms=self._wake_at_ms(now_ms),
             awaited=self._awaited(),
@@ -981,12 +950,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
         if known is not None and self._dispatcher is not None:
             self._dispatcher.add_permits(known.key, delivery.message_count - messages)
 
-    def _take_active_changes(self) -> Sequence[ActiveChange[ConsumerT]]:
-        if not self._active_changes:
-            return ()
-        taken, self._active_changes = self._active_changes, []
-        return taken
-
     def _next_write(self, now_ms: int) -> Write | None:
         if not self._is_durable or self._is_write_offered or now_ms < self._write_at_ms:
             return None
@@ -1006,128 +969,20 @@ class Subscription(Generic[ConsumerT, EntryT]):
         deadlines = [self._gate.next_deadline_ms, self._receipts.next_deadline_ms]
         if self._write_at_ms > now_ms:
             deadlines.append(self._write_at_ms)
-        dispatcher = self._dispatcher
-        if dispatcher is not None:
-            deadlines.append(dispatcher.next_deadline_ms)
-        if self._request is None and not self._is_suspended and self._consumers:
-            retries = (self._normal_reads_at_ms, self._replays_at_ms, self._lost_reads_at_ms)
-            deadlines += [at_ms for at_ms in retries if at_ms > now_ms]
-            if self._held.is_used and self.holds and self._has_room_for_due():
-                held_ms = self._held.next_deadline_ms
-                is_overdue = held_ms is not None and held_ms <= now_ms
-                deadlines.append(now_ms + DUE_RETRY_MS if is_overdue else held_ms)
+        if self._dispatcher is not None:
+            deadlines.append(self._dispatcher.next_deadline_ms)
+        if not self._is_suspended and self._consumers:
+            deadlines.append(self._reads.next_deadline_ms(now_ms))
         return min((known for known in deadlines if known is not None), default=None)
 
     def _awaited(self) -> Awaited | None:
         if self._dispatcher is None:
             return None
-        if not self.has_unread:
+        if not self._reads.has_unread:
             return Awaited.ENTRIES
         return Awaited.GATE if not self._gate.is_open else None
 
-    @property
-    def has_unread(self) -> bool:
-        """Whether there are entries from the read position on."""
-        ledgers, read_position = self._ledgers, self._cursor.read_position
-        if read_position > ledgers.last_confirmed:
-            return False
-        # The last confirmed entry may be of a ledger that is gone.
-        return ledgers.exists(read_position) or ledgers.exists(ledgers.next_valid(read_position))
-
     # ---------------------------------------------------------------- reads
-
-    def _next_request(self, now_ms: int, read_entries_max: int | None) -> ReadRequest | None:
-        request = self._next_lost_request(now_ms)
-        while request is None:
-            read = self._next_read(now_ms)
-            if read is None:
-                return None
-            hops = self._hops
-            request = self._reads.begin(
-                read,
-                self._held.left_out if hops else None,
-                scans=self._finds_delayed and hops,
-                entries_max=read_entries_max,
-            )
-            if not request.spans:  # all of it is acked by now
-                assert self._dispatcher is not None
-                self._dispatcher.assign(read, EntriesRead((), key_hashes=()))
-                request = None
-        self._request = request
-        self._is_request_stale = False
-        self._version_at_request = self._cursor.version
-        return request
-
-    @property
-    def _hops(self) -> bool:
-        """Whether reads pass over what is held.
-
-        A strict budget is of neighbours: there, what is held is read through and counts in it.
-        """
-        return self._held.is_used and self.holds and not self._is_strict
-
-    def _next_read(self, now_ms: int) -> Read | None:
-        dispatcher, cursor, gate, held = self._dispatcher, self._cursor, self._gate, self._held
-        if dispatcher is None or now_ms < self._replays_at_ms:
-            return None
-        has_unread = self.has_unread and now_ms >= self._normal_reads_at_ms
-        if held.is_used and self.holds and held.entry_count:
-            self._queue_due(dispatcher, now_ms)
-            has_unread = has_unread and not held.pauses_reads(now_ms, cursor.read_position)
-        if not gate.settings.enabled:
-            return dispatcher.next_read(has_unread=has_unread, gate_open=True)
-        budget = None
-        if self._is_strict:
-            budget = cursor.entry_budget(
-                gate.settings.ranges_max, entries_enough=self._settings.limits.read_entries_max
-            )
-            gate.budget(budget, now_ms)
-            self._gate_moved(now_ms)
-        if gate.is_open:
-            return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
-        return dispatcher.next_read(
-            has_unread=has_unread,
-            gate_open=False,
-            entry_budget=budget,
-            holes_up_to=self._holes_up_to(),
-            is_acked=cursor.is_acked,
-        )
-
-    def _holes_up_to(self) -> Position | None:
-        """How far a normal read may pass the shut gate: to what is acked, or partly acked, ahead.
-
-        Reading up to there can only open the gate. Entries ahead are acked after a recovery or a
-        rewind. Of partly acked entries the highest is looked for again once it is acked.
-        """
-        cursor = self._cursor
-        last_acked = cursor.last_acked_position()
-        if last_acked is not None and last_acked > cursor.read_position:
-            return last_acked
-        if not cursor.partly_acked_count:
-            return None
-        last_partly = self._last_partly_acked
-        if last_partly is None or cursor.unacked_mask(last_partly) is None:
-            last_partly = self._last_partly_acked = cursor.last_partly_acked_position()
-        if last_partly is not None and last_partly >= cursor.read_position:
-            return last_partly
-        return None
-
-    def _queue_due(self, dispatcher: Dispatcher, now_ms: int) -> None:
-        """What has fallen due waits for replay from here on, in bounded numbers."""
-        if self._has_room_for_due():
-            due = self._held.take_due(
-                now_ms, DUE_TAKEN_MAX, self._cursor.read_position, in_order=self._is_strict
-            )
-            if due:
-                dispatcher.queue_due(due)
-
-    def _has_room_for_due(self) -> bool:
-        kind, dispatcher = self._kind, self._dispatcher
-        return (
-            kind is not None
-            and dispatcher is not None
-            and dispatcher.waiting_entries < kind.due_waiting_max
-        )
 
     def read_done(self, request: ReadRequest, entries: Sequence[EntryT], *, now_ms: int) -> None:
         """The entries of a `Ready.read`, in its order; those that do not exist any more left out.
@@ -1135,40 +990,14 @@ class Subscription(Generic[ConsumerT, EntryT]):
         Entries that cannot be (a key that is no bytes, a time after 2^63 - 1) raise, and the read is
         still to be answered.
         """
-        self._end_request(request)
-        try:
-            self._take_read(request, entries, now_ms)
-        except Exception:
-            self._request = request
-            raise
-        self._reads.succeeded()
-
-    def _take_read(self, request: ReadRequest, entries: Sequence[EntryT], now_ms: int) -> None:
-        if self._is_request_stale:
-            self._abandon(request)
-            return
-        if request.has_gaps or self._cursor.version != self._version_at_request:
-            entries = self._reads.unacked(entries)
-        if request.dispatched is None:
-            self._offer_lost(entries, now_ms)
-            return
-        dispatcher = self._dispatcher
-        assert dispatcher is not None
-        is_replay = request.dispatched.kind is ReadKind.REPLAY
-        if not is_replay and self.holds and (self._held.is_used or any_delayed(entries)):
-            prompt = self._held.sift(entries, now_ms, is_active=self._settings.delays_enabled)
-            self._finds_delayed = 2 * len(prompt) < len(entries)
-            entries = self._reads.keep_first(request, prompt)
-        columns = self._reads.columns(
-            entries,
-            key_hash=dispatcher.key_hash,
-            with_chunks=type(self._kind) is Shared,
+        given, assignments = self._reads.done(
+            request, entries, now_ms=now_ms, delays_enabled=self._settings.delays_enabled
         )
-        for assignment in dispatcher.assign(request.dispatched, columns):
-            self._deliver(assignment, entries, is_replay=is_replay)
+        for assignment in assignments:
+            self._deliver(assignment, given, request)
 
     def _deliver(
-        self, assignment: Assignment, entries: Sequence[EntryT], *, is_replay: bool
+        self, assignment: Assignment, entries: Sequence[EntryT], request: ReadRequest
     ) -> None:
         consumer = self._by_key[assignment.consumer].identity
         given = [entries[index] for index in assignment.indexes]
@@ -1182,69 +1011,17 @@ class Subscription(Generic[ConsumerT, EntryT]):
             Delivery(consumer, given, counts, masks, assignment.message_count, assignment.epoch)
         )
         if self._notes is not None:
+            assert request.dispatched is not None
+            is_replay = request.dispatched.kind is ReadKind.REPLAY
             self._notes.append(notes.Dispatched(consumer, given, counts, masks, is_replay))
 
     def read_failed(self, request: ReadRequest, *, now_ms: int) -> None:
         """A `Ready.read` failed. It is tried again after a pause, and then with fewer entries."""
-        self._end_request(request)
-        retry_ms = now_ms + READ_RETRY_MS
-        if request.dispatched is None:
-            self._lost_reads_at_ms = retry_ms
-            return
-        self._reads.failed()
-        if request.dispatched.kind is ReadKind.REPLAY:
-            self._replays_at_ms = retry_ms
-        else:
-            self._normal_reads_at_ms = retry_ms
-        self._abandon(request)
+        self._reads.failed(request, now_ms=now_ms)
 
     def read_cancelled(self, request: ReadRequest) -> None:
         """The host may not deliver what it read for a `Ready.read`: the read is offered again."""
-        self._end_request(request)
-        self._abandon(request)
-
-    def _end_request(self, request: ReadRequest) -> None:
-        if request is not self._request:
-            raise CallerError("this read is not under way")
-        self._request = None
-
-    def _abandon(self, request: ReadRequest) -> None:
-        """Assign none of a read.
-
-        A normal one moves the read position back, unless the cursor was moved.
-        """
-        if request.dispatched is None or self._dispatcher is None:
-            return
-        passed: Sequence[Position] = ()
-        if request.dispatched.kind is ReadKind.NORMAL and request.spans:
-            first = request.spans[0]
-            passed = (Position(first.ledger_id, first.start),)
-        self._carry_out(self._dispatcher.read_failed(request.dispatched, passed))
-
-    # ---------------------------------------------------------------- lost delayed entries
-
-    def _next_lost_request(self, now_ms: int) -> ReadRequest | None:
-        if not self._lost or now_ms < self._lost_reads_at_ms:
-            return None
-        spans = self._lost.next_spans(self._is_lost)
-        return ReadRequest(spans, None) if spans else None
-
-    def _is_lost(self, position: Position) -> bool:
-        """Whether nothing owns the position. The cursor reads what is after its read position."""
-        return (
-            position < self._cursor.read_position
-            and self._ledgers.exists(position)
-            and not self._cursor.is_acked(position)
-            and position not in self._held
-            and self.holder(position) is None
-        )
-
-    def _offer_lost(self, entries: Sequence[EntryT], now_ms: int) -> None:
-        wanted = [entry for entry in entries if self._is_lost(entry.position)]
-        due = self._held.sift(wanted, now_ms, is_active=self._settings.delays_enabled)
-        self._lost.found()
-        if due and self._dispatcher is not None:
-            self._dispatcher.queue_due([entry.position for entry in due])
+        self._reads.cancelled(request)
 
     # ---------------------------------------------------------------- notes
 
@@ -1268,7 +1045,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
             chosen = in_flight if positions is None else [p for p in positions if p in in_flight]
             spans = joined(list(chosen))
         elif dispatcher.active_consumer == known.key:
-            spans = self._read_and_unacked()
+            spans = self._reads.unacked_spans()
         masks: dict[Position, int] = {}
         if self._cursor.partly_acked_count:
             for span in spans:
@@ -1277,14 +1054,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
                         masks[position] = mask
         if spans:
             self._notes.append(notes.GivenBack(known.identity, reason, spans, masks))
-
-    def _read_and_unacked(self) -> list[Span]:
-        cursor, ledgers = self._cursor, self._ledgers
-        last_read = ledgers.previous(cursor.read_position)
-        entries = ledgers.count_between(cursor.mark_delete, last_read)
-        if not entries:
-            return []
-        return cut(cursor.unacked_spans(ledgers.next_valid(cursor.mark_delete), entries), last_read)
 
     # ---------------------------------------------------------------- statistics
 
@@ -1307,7 +1076,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
             gate_opened_at_ms=self._gate_opened_at_ms,
             entries_expired=self._entries_expired,
             last_expired_ms=self._last_expired_ms,
-            entries_lost=len(self._lost),
+            entries_lost=self._reads.lost_count,
         )
 
     def check(self) -> None:

@@ -281,14 +281,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- cursors, written
     Mutation(
         "receipts are given when an ack is applied",
-        "ackgate.subscription.receipts:ReceiptQueue.ask",
+        "ackgate.subscription.ready:ReceiptQueue.ask",
         lambda real, self, receipt, deadline_ms: self.answer(receipt),
         {**_KILLS, **_UNLIMITED},
         seed=1,
     ),
     Mutation(
         "a receipt goes one version early",
-        "ackgate.subscription.receipts:ReceiptQueue.ask",
+        "ackgate.subscription.ready:ReceiptQueue.ask",
         _one_version_early,
         {**_KILLS, **_UNLIMITED},
         seed=3,
@@ -476,8 +476,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a strict budget hops over what is held back",
-        "ackgate.subscription.machine:Subscription._hops",
-        lambda real, self: self._held.is_used and self.holds,
+        "ackgate.subscription.reading:CursorReads._hops",
+        lambda real, self: self._held.is_used and self._holds,
         {
             **_HELD_BACK,
             "backoff_ms": 300,

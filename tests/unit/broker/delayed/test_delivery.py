@@ -478,14 +478,14 @@ async def test_who_has_room_for_one_does_not_have_delayed_entries_read_one_by_on
         await world.publish(name)
     await world.publish("last")
     begun: list[int] = []
-    begin = CursorReads.begin
+    begin = CursorReads._begin
 
     def counted(self: CursorReads, *given: Any, **how: Any) -> Any:
         begun.append(1)
         return begin(self, *given, **how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CursorReads, "begin", counted)
+        patch.setattr(CursorReads, "_begin", counted)
         client = await world.consumer(permits=1)
         for name in [*prompt, "last"]:
             await at(loop_clock_ms() + 10)
