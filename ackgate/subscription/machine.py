@@ -972,8 +972,8 @@ class Subscription(Generic[ConsumerT, EntryT]):
         if self._dispatcher is not None:
             deadlines.append(self._dispatcher.next_deadline_ms)
         if not self._is_suspended and self._consumers:
-            deadlines.append(self._reads.next_deadline_ms(now_ms))
-        return min((known for known in deadlines if known is not None), default=None)
+            deadlines += self._reads.deadlines_ms(now_ms)
+        return min([known for known in deadlines if known is not None], default=None)
 
     def _awaited(self) -> Awaited | None:
         if self._dispatcher is None:

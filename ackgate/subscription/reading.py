@@ -133,10 +133,10 @@ class CursorReads:
         """Lost delayed entries that are still to be read again."""
         return self._lost.entry_count
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
-        """When to ask `next` again though nothing has happened. None: an answer is awaited, or never."""
+    def deadlines_ms(self, now_ms: int) -> Sequence[int]:
+        """When to ask `next` again though nothing has happened; never while an answer is awaited."""
         if self._request is not None:
-            return None
+            return ()
         retries = (self._normal_reads_at_ms, self._replays_at_ms, self._lost_reads_at_ms)
         deadlines = [at_ms for at_ms in retries if at_ms > now_ms]
         dispatcher, held = self._dispatcher, self._held
@@ -148,7 +148,7 @@ class CursorReads:
             held_ms = held.next_deadline_ms
             if held_ms is not None:
                 deadlines.append(held_ms if held_ms > now_ms else now_ms + DUE_RETRY_MS)
-        return min(deadlines, default=None)
+        return deadlines
 
     def unacked_spans(self) -> list[Span]:
         """What was read and is not acked."""
