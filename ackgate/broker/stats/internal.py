@@ -98,7 +98,7 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
         "markDeletePosition": str(cursor.mark_delete),
         "readPosition": str(cursor.read_position),
         "waitingReadOp": is_waiting,
-        "pendingReadOps": int(subscription.is_reading),
+        "pendingReadOps": int(subscription.core.is_reading),
         "messagesConsumedCounter": subscription.core.counts.messages_acked,
         "cursorLedger": ledger_id if ledger_id is not None else -1,
         "cursorLedgerLastEntry": last_entry,
@@ -107,8 +107,8 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
         "active": bool(subscription.consumers),
         "numberOfEntriesSinceFirstNotAckedMessage": _entries_since_first_unacked(subscription),
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
-        "subscriptionHavePendingRead": is_waiting or subscription.is_reading,
-        "subscriptionHavePendingReplayRead": subscription.is_reading and replays > 0,
+        "subscriptionHavePendingRead": is_waiting or subscription.core.is_reading,
+        "subscriptionHavePendingReplayRead": subscription.core.is_reading and replays > 0,
         "properties": dict(cursor.properties),
     }
 

@@ -100,7 +100,7 @@ def overview_row(
         is_on_fallback=store is not None and store.is_on_fallback,
         failing_since_ms=None if store is None else store.failing_since_ms,
         last_failure=None if store is None else store.last_failure,
-        read_failure=subscription.why_unread or None,
+        read_failure=subscription.runtime.why_unread or None,
         delayed=delayed,
         nacks=nacks,
         next_due_ms=due_ms,

@@ -23,9 +23,10 @@ from ackgate.network import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.wire import ConsumerRates, Entry, MessageOut, SessionPort, SubscribeRequest
+    from ackgate.broker.topic.services import SharedServices
+    from ackgate.broker.topic.tracing import SubscriptionTracing
+    from ackgate.broker.wire import Entry, MessageOut, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.cursor import ManagedCursor
     from ackgate.network import Urls
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.subscription import Receipt, Subscription
@@ -41,60 +42,38 @@ class ConsumedTopic(Protocol):
         """Index of this partition, -1 for a topic that is not a partition."""
 
     @property
+    def services(self) -> SharedServices: ...
+
+    @property
     def ledger(self) -> ManagedLedger[Entry]: ...
 
 
 class ConsumedSubscription(Protocol):
-    """What a consumer needs of its subscription; `SubscriptionDriver` describes each call."""
+    """What a consumer needs of its subscription: `SubscriptionDriver`."""
 
     @property
     def topic(self) -> ConsumedTopic: ...
 
     @property
-    def cursor(self) -> ManagedCursor: ...
+    def core(self) -> Subscription[Consumer, Entry]:
+        """The machine. Call `changed` after acks and redeliveries, else `ask_turn`."""
 
     @property
-    def core(self) -> Subscription[Consumer, Entry]:
-        """The subscription machine, for reading statistics."""
+    def tracing(self) -> SubscriptionTracing | None:
+        """None: tracing is off."""
 
-    def rates_of(self, consumer: Consumer) -> ConsumerRates:
-        """What the consumer did over the last minute."""
+    def now_ms(self) -> int: ...
 
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        """The consumer takes `permits` more messages."""
+    def changed(self) -> None:
+        """Ask for a turn, and do what else follows when the ack state has changed."""
 
-    def writable(self, consumer: Consumer) -> None:
-        """The consumer's connection takes output again."""
-
-    def ack(
-        self,
-        consumer: Consumer,
-        positions: Sequence[Position],
-        partial: Sequence[tuple[Position, int]],
-        receipt: object,
-    ) -> None:
-        """Ack single entries as a whole, and `partial` ones: batches of which some messages are acked.
-
-        Of those, the mask of the messages that stay unacked.
-        """
-
-    def ack_cumulative(
-        self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
-    ) -> None:
-        """Ack everything up to a position."""
-
-    def redeliver(
-        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
-    ) -> None:
-        """Deliver these to the consumer again. None: all that it has not acked."""
+    def ask_turn(self) -> None: ...
 
     async def seek(self, position: Position, unacked_mask: int | None = None) -> None: ...
 
-    async def seek_to_time(self, publish_time_ms: int) -> None:
-        """Read next the first entry published at or after this time."""
+    async def seek_to_time(self, publish_time_ms: int) -> None: ...
 
-    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
-        """Delete the subscription on behalf of a consumer."""
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None: ...
 
     def remove_consumer(self, consumer: Consumer) -> None: ...
 
@@ -166,12 +145,15 @@ class Consumer:
     def on_writable(self) -> None:
         """The connection takes output again."""
         if not self.is_closed:
-            self.subscription.writable(self)
+            self.subscription.core.writable(self, is_writable=True)
+            self.subscription.ask_turn()
 
     def flow(self, permits: int) -> None:
         """The client takes `permits` more messages."""
         if not self.is_closed:
-            self.subscription.flow(self, permits)
+            subscription = self.subscription
+            subscription.core.flow(self, permits, now_ms=subscription.now_ms())
+            subscription.ask_turn()
 
     # ---------------------------------------------------------------- acks
 
@@ -196,8 +178,12 @@ class Consumer:
     def _apply_individual(self, acks: _Acks, commands: list[pb.CommandAck]) -> None:
         if not commands:
             return
+        subscription, receipt = self.subscription, self._asked(acks.request_ids)
         try:
-            self.subscription.ack(self, acks.whole, acks.partial, self._asked(acks.request_ids))
+            now_ms = subscription.now_ms()
+            subscription.core.ack(
+                self, acks.whole, parts=acks.partial, receipt=receipt, now_ms=now_ms
+            )
         except CallerError as error:
             if len(commands) == 1:
                 self._refuse(acks.request_ids, error)
@@ -206,9 +192,15 @@ class Consumer:
                 alone = _Acks([], [], [])
                 _gather(command, alone)
                 self._apply_individual(alone, [command])
+            return
+        if subscription.tracing is not None:
+            since = self.session.received_at
+            subscription.tracing.acked(self.name, acks.whole, since, receipt)
+        subscription.changed()
 
     def _apply_cumulative(self, command: pb.CommandAck) -> None:
-        request_ids = _request_ids(command)
+        subscription, request_ids = self.subscription, _request_ids(command)
+        receipt = self._asked(request_ids)
         try:
             if len(command.message_id) != 1:
                 raise PositionError(
@@ -217,9 +209,16 @@ class Consumer:
             message_id = command.message_id[0]
             position = Position(message_id.ledgerId, message_id.entryId)
             mask = mask_of_words(message_id.ack_set) if message_id.ack_set else None
-            self.subscription.ack_cumulative(self, position, mask, self._asked(request_ids))
+            subscription.core.ack_cumulative(
+                self, position, unacked_mask=mask, receipt=receipt, now_ms=subscription.now_ms()
+            )
         except CallerError as error:
             self._refuse(request_ids, error)
+            return
+        if subscription.tracing is not None and mask is None:
+            since = self.session.received_at
+            subscription.tracing.acked_through(self.name, position, since, receipt)
+        subscription.changed()
 
     def _asked(self, request_ids: list[int]) -> AskedReceipt | None:
         return AskedReceipt(request_ids, self.session.received_at) if request_ids else None
@@ -233,7 +232,9 @@ class Consumer:
     def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Deliver these again. None: everything that this consumer has not acked."""
         if not self.is_closed:
-            self.subscription.redeliver(self, positions, epoch)
+            subscription = self.subscription
+            subscription.core.redeliver(self, positions, epoch=epoch, now_ms=subscription.now_ms())
+            subscription.changed()
 
     # ---------------------------------------------------------------- requests
 
@@ -259,7 +260,7 @@ class Consumer:
             metadata = (await ledger.reads.read_one(last)).metadata
             if metadata.HasField("num_messages_in_batch"):
                 batch_index = metadata.num_messages_in_batch - 1
-        return LastMessageId(last, batch_index, self.subscription.cursor.mark_delete)
+        return LastMessageId(last, batch_index, self.subscription.core.cursor.mark_delete)
 
     def stats(self) -> ConsumerStatsReply:
         subscription = self.subscription
@@ -273,8 +274,8 @@ class Consumer:
             unacked_messages=known.unacked_messages,
             is_blocked_on_unacked=known.is_blocked_on_unacked_messages,
             connected_since=self.connected_since,
-            backlog_messages=subscription.cursor.backlog_entries,
-            rates=subscription.rates_of(self),
+            backlog_messages=subscription.core.cursor.backlog_entries,
+            rates=subscription.topic.services.consumer_rates(self),
         )
 
     async def unsubscribe(self, *, force: bool) -> None:

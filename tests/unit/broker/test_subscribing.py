@@ -228,10 +228,10 @@ def test_a_bug_in_a_read_does_not_end_reading(monkeypatch: pytest.MonkeyPatch) -
         consumer.flow(10)
         await asyncio.sleep(0.1)
         subscription = topic.subscriptions["r"]
-        assert subscription.why_unread == "RuntimeError('a bug')"
+        assert subscription.runtime.why_unread == "RuntimeError('a bug')"
         await asyncio.sleep(10)
         assert subscription.bytes_out > 0
-        assert not subscription.why_unread
+        assert not subscription.runtime.why_unread
 
     run(main())
 
