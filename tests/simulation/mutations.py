@@ -426,7 +426,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "permits wake up nobody",
-        "ackgate.broker.topic.consumer:Consumer.flow",
+        "ackgate.broker.topic.subscription:Consumer.flow",
         lambda real, self, permits: self.subscription.core.flow(
             self, permits, now_ms=self.subscription.now_ms()
         ),

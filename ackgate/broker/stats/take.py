@@ -6,7 +6,7 @@ publish time of the oldest unacked message is asked for, which may have to be re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats.ack_state import of_subscription
 from ackgate.broker.stats.delayed import delayed_state
@@ -185,7 +185,7 @@ def subscription_stats(
 
 def consumer_rates(consumer: Consumer, sampler: StatsSampler) -> ConsumerRates:
     """What a consumer does per second: for its own client."""
-    subscription = cast("SubscriptionDriver", consumer.subscription)
+    subscription = consumer.subscription
     rate_out, throughput_out, ack_rate, redeliver_rate = sampler.rates(
         consumer, consumer_numbers(consumer)
     )

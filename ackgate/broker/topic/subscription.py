@@ -1,10 +1,10 @@
-"""The broker's driver of one subscription: consumers, deliveries, moves, and its end.
+"""A subscription of the broker: its driver, and its consumers.
 
-Edge. It owns the machine (`ackgate.subscription.Subscription`, here `core`) and its `runtime`, which takes
-the turns: it reads, and writes by the cursor's store. Consumers, settings and administrators call the
-core, then `changed`; the driver carries out what a turn says to the clients::
+Edge. The driver owns the machine (`ackgate.subscription.Subscription`, here `core`) and its `runtime`, which
+takes the turns: it reads, and writes by the cursor's store. Consumers, settings and administrators call the
+core, then `changed`; what a turn wants of the clients, the driver carries out::
 
-    Consumer: ack, flow, redeliver --> core --> changed --> turn --> carry_out --> MESSAGE, ACK_RESPONSE
+    Consumer: acks, flow, redeliver --> core --> changed --> a turn --> MESSAGE, ACK_RESPONSE
 
 When there is nothing to do it waits: for entries or for the gate as an operation of the broker's
 purgatory, else for the core's next deadline. It holds nothing of an ack.
@@ -14,27 +14,35 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.delayed import SharedTracking, TrackerHome
 from ackgate.broker.journal import SubscriptionRecorder
-from ackgate.broker.topic.consumer import ConsumedTopic, Consumer
 from ackgate.broker.topic.kinds import TopicRules, kind_of_request, subscription_settings
 from ackgate.broker.wire import (
+    ConsumerStatsReply,
+    IndividualAcks,
+    LastMessageId,
     MessageOut,
     NotAllowedError,
     PersistenceFailedError,
+    ServerError,
     ServiceNotReadyError,
+    server_error,
+    unacked_mask,
 )
-from ackgate.cursor import NO_NACKS, ManagedCursor
+from ackgate.cursor import EARLIEST, NO_NACKS, ManagedCursor, Position
 from ackgate.embedded.runtime import SubscriptionRuntime
 from ackgate.errors import (
+    CallerError,
     ConsumerBusyError,
     CursorClosedError,
     OwnershipError,
     PersistTimeoutError,
+    PositionError,
 )
 from ackgate.network import NOWHERE
 from ackgate.persistence.nodes.paths import cursor_path
@@ -49,10 +57,9 @@ if TYPE_CHECKING:
 
     from ackgate.broker.delayed import CancelledMessages, SharedDelays
     from ackgate.broker.journal import TopicJournal
-    from ackgate.broker.topic.consumer import AskedReceipt
     from ackgate.broker.topic.tracing import SubscriptionTracing
     from ackgate.broker.wire import Entry, SessionPort, SubscribeRequest, SubscriptionType
-    from ackgate.cursor import Position
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.dispatcher import Gate
     from ackgate.dispatcher.timing import Timer
     from ackgate.errors import AckGateError
@@ -68,9 +75,18 @@ READER_RETURN_MS: Final = 30_000
 """How long a reader's subscription waits for its reader after a seek, which disconnects it: clients'
 default operation timeout."""
 
+_CUMULATIVE: Final = 1  # CommandAck.AckType
 
-class SubscribedTopic(TopicRules, ConsumedTopic, Protocol):
+
+class SubscribedTopic(TopicRules, Protocol):
     """What a subscription needs of its topic, its consumers' needs included."""
+
+    @property
+    def partition(self) -> int:
+        """Index of this partition, -1 for a topic that is not a partition."""
+
+    @property
+    def ledger(self) -> ManagedLedger[Entry]: ...
 
     @property
     def path(self) -> str: ...
@@ -366,8 +382,8 @@ class SubscriptionDriver:
     def _carry_out(self, ready: Ready[Consumer, Entry]) -> None:
         if ready.notes and self._recorder is not None:
             self._recorder.record(ready.notes)
-        for change in ready.active_changes:
-            change.consumer.active_changed(is_active=change.is_active)
+        for consumer, is_active in ready.active_changes:
+            consumer.session.send_active_consumer_change(consumer.consumer_id, is_active=is_active)
         if ready.deliveries:
             self._deliver(ready.deliveries)
         if ready.receipts:
@@ -390,7 +406,7 @@ class SubscriptionDriver:
     def _deliver(self, deliveries: Sequence[Delivery[Consumer, Entry]]) -> None:
         count = 0
         for delivery in deliveries:
-            self._send(delivery)
+            delivery.consumer.send(delivery)
             count += len(delivery.entries)
         now = perf_counter()
         if self.tracing is not None:
@@ -401,39 +417,20 @@ class SubscriptionDriver:
             self.topic.services.latencies.dispatch.observe(now - self._since, count)
         self._since = now  # the next read begins here
 
-    def _send(self, delivery: Delivery[Consumer, Entry]) -> None:
-        counts, masks = delivery.redelivery_counts, delivery.unacked_masks
-        messages = []
-        size = 0
-        for place, entry in enumerate(delivery.entries):
-            payload = entry.payload
-            size += len(payload)
-            messages.append(
-                MessageOut(
-                    *entry.position,
-                    counts[place] if counts is not None else 0,
-                    masks[place] if masks is not None else None,
-                    payload,
-                )
-            )
-        self.bytes_out += size
-        consumer = delivery.consumer
-        consumer.send(messages, size, delivery.epoch)
-        if not consumer.session.is_writable:
-            self.core.writable(consumer, is_writable=False)
-
     def _answer(self, receipts: Sequence[Receipt[Consumer]]) -> None:
-        waits = self.topic.services.waits
-        now, latency = perf_counter(), self.topic.services.latencies.receipt
-        for receipt in receipts:
-            if receipt.error is None:
-                asked = cast("AskedReceipt", receipt.token)
-                latency.observe(now - asked.received_at, len(asked.request_ids))
-            waits.receipts_sent += receipt.error is None
-            waits.receipts_overdue += isinstance(receipt.error, PersistTimeoutError)
+        services = self.topic.services
+        waits, now = services.waits, perf_counter()
+        for consumer, token, _, error in receipts:
+            asked = cast("AskedReceipt", token)
+            if error is None:
+                services.latencies.receipt.observe(now - asked.received_at, len(asked.request_ids))
+                waits.receipts_sent += 1
+                consumer.session.send_ack_responses(consumer.consumer_id, asked.request_ids)
+            else:
+                waits.receipts_overdue += isinstance(error, PersistTimeoutError)
+                consumer.refuse(asked.request_ids, error)
             if self.tracing is not None:
-                self.tracing.answered(receipt.token, receipt.error)
-            receipt.consumer.answer(receipt)
+                self.tracing.answered(token, error)
 
     # ---------------------------------------------------------------- waiting
 
@@ -654,3 +651,230 @@ class SubscriptionDriver:
         if self._return_timer is not None:
             self.topic.services.waits.cancel(self._return_timer)
             self._return_timer = None
+
+
+class AskedReceipt(NamedTuple):
+    """The token of a `Receipt`: which requests to answer, and when they arrived."""
+
+    request_ids: list[int]
+    received_at: float
+
+
+class Consumer:
+    """A consumer that is attached to a subscription: its client's commands, handed to the machine.
+
+    Acks are the hottest path of the broker. What one received chunk holds is validated and applied in
+    one go; only if that fails is every command tried by itself, so that each gets its own answer.
+    """
+
+    def __init__(
+        self,
+        subscription: SubscriptionDriver,
+        session: SessionPort,
+        request: SubscribeRequest,
+        key: int,
+    ) -> None:
+        self.subscription = subscription
+        self.session = session
+        self.consumer_id = request.consumer_id
+        self.name = request.consumer_name or f"consumer-{key}"
+        self.label = f"{self.name}#{key}"
+        """Name in the delivery journal; unique even if several connections use one consumer
+        name."""
+        self.metadata = request.metadata
+        self.type = request.subscription_type
+        self.connected_since = time.time()
+        self.bytes_out = 0
+        self.is_closed = False
+        key_shared = request.key_shared
+        self.hash_ranges = tuple(
+            (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
+        )
+        """First and last hash of each range, both included."""
+
+    # ---------------------------------------------------------------- sending
+
+    def send(self, delivery: Delivery[Consumer, Entry]) -> None:
+        """Send entries to the client."""
+        counts, masks = delivery.redelivery_counts, delivery.unacked_masks
+        messages = []
+        size_bytes = 0
+        for place, entry in enumerate(delivery.entries):
+            payload = entry.payload
+            size_bytes += len(payload)
+            messages.append(
+                MessageOut(
+                    *entry.position,
+                    counts[place] if counts is not None else 0,
+                    masks[place] if masks is not None else None,
+                    payload,
+                )
+            )
+        session, subscription = self.session, self.subscription
+        self.bytes_out += size_bytes
+        subscription.bytes_out += size_bytes
+        partition = subscription.topic.partition
+        session.send_messages(self.consumer_id, partition, messages, delivery.epoch)
+        if not session.is_writable:
+            subscription.core.writable(self, is_writable=False)
+
+    def on_writable(self) -> None:
+        """The connection takes output again."""
+        if not self.is_closed:
+            self.subscription.core.writable(self, is_writable=True)
+            self.subscription.ask_turn()
+
+    def flow(self, permits: int) -> None:
+        """The client takes `permits` more messages."""
+        if not self.is_closed:
+            subscription = self.subscription
+            subscription.core.flow(self, permits, now_ms=subscription.now_ms())
+            subscription.ask_turn()
+
+    # ---------------------------------------------------------------- acks
+
+    def acks(self, commands: Sequence[pb.CommandAck]) -> None:
+        """Apply ACK commands in order; those with a request id are answered."""
+        gathered = IndividualAcks()
+        gathered_commands: list[pb.CommandAck] = []
+        for command in commands:
+            if command.ack_type == _CUMULATIVE:
+                self._apply_individual(gathered, gathered_commands)
+                gathered, gathered_commands = IndividualAcks(), []
+                self._apply_cumulative(command)
+            else:
+                try:
+                    gathered.add(command)
+                except CallerError as error:
+                    self.refuse(_request_ids(command), error)
+                else:
+                    gathered_commands.append(command)
+        self._apply_individual(gathered, gathered_commands)
+
+    def _apply_individual(self, acks: IndividualAcks, commands: list[pb.CommandAck]) -> None:
+        if not commands:
+            return
+        subscription, receipt = self.subscription, self._asked(acks.request_ids)
+        try:
+            now_ms = subscription.now_ms()
+            subscription.core.ack(
+                self, acks.whole, parts=acks.partial, receipt=receipt, now_ms=now_ms
+            )
+        except CallerError as error:
+            if len(commands) == 1:
+                self.refuse(acks.request_ids, error)
+                return
+            for command in commands:
+                alone = IndividualAcks()
+                alone.add(command)
+                self._apply_individual(alone, [command])
+            return
+        if subscription.tracing is not None:
+            since = self.session.received_at
+            subscription.tracing.acked(self.name, acks.whole, since, receipt)
+        subscription.changed()
+
+    def _apply_cumulative(self, command: pb.CommandAck) -> None:
+        subscription, request_ids = self.subscription, _request_ids(command)
+        receipt = self._asked(request_ids)
+        try:
+            if len(command.message_id) != 1:
+                raise PositionError(
+                    f"a cumulative ack names one position, not {len(command.message_id)}"
+                )
+            message_id = command.message_id[0]
+            position = Position(message_id.ledgerId, message_id.entryId)
+            mask = unacked_mask(message_id)
+            subscription.core.ack_cumulative(
+                self, position, unacked_mask=mask, receipt=receipt, now_ms=subscription.now_ms()
+            )
+        except CallerError as error:
+            self.refuse(request_ids, error)
+            return
+        if subscription.tracing is not None and mask is None:
+            since = self.session.received_at
+            subscription.tracing.acked_through(self.name, position, since, receipt)
+        subscription.changed()
+
+    def _asked(self, request_ids: list[int]) -> AskedReceipt | None:
+        return AskedReceipt(request_ids, self.session.received_at) if request_ids else None
+
+    def refuse(self, request_ids: list[int], error: BaseException) -> None:
+        is_wrong = isinstance(error, CallerError) and not isinstance(error, CursorClosedError)
+        code = ServerError.NOT_ALLOWED if is_wrong else server_error(error)
+        for request_id in request_ids:
+            self.session.send_ack_error(self.consumer_id, request_id, code, str(error))
+
+    def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver these again. None: everything that this consumer has not acked."""
+        if not self.is_closed:
+            subscription = self.subscription
+            subscription.core.redeliver(self, positions, epoch=epoch, now_ms=subscription.now_ms())
+            subscription.changed()
+
+    # ---------------------------------------------------------------- requests
+
+    async def seek(self, position: Position, unacked_mask: int | None) -> None:
+        """Move the subscription so that `position` is read next."""
+        await self.subscription.seek(position, unacked_mask)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Move the subscription to the first entry published at or after this time."""
+        await self.subscription.seek_to_time(publish_time_ms)
+
+    async def last_message_id(self) -> LastMessageId:
+        """The topic's last position and this subscription's mark-delete.
+
+        As in Pulsar, a topic whose last entry was trimmed counts as empty.
+        """
+        ledger = self.subscription.topic.ledger
+        last = ledger.ledgers.last_confirmed
+        batch_index = -1
+        if not ledger.ledgers.exists(last):
+            last = EARLIEST
+        else:
+            metadata = (await ledger.reads.read_one(last)).metadata
+            if metadata.HasField("num_messages_in_batch"):
+                batch_index = metadata.num_messages_in_batch - 1
+        return LastMessageId(last, batch_index, self.subscription.core.cursor.mark_delete)
+
+    def stats(self) -> ConsumerStatsReply:
+        subscription = self.subscription
+        known = subscription.core.dispatch_of(self)
+        if known is None:
+            raise CallerError(f"consumer {self.name} is closed")
+        return ConsumerStatsReply(
+            consumer_name=self.name,
+            subscription_type=self.type,
+            permits=known.permits,
+            unacked_messages=known.unacked_messages,
+            is_blocked_on_unacked=known.is_blocked_on_unacked_messages,
+            connected_since=self.connected_since,
+            backlog_messages=subscription.core.cursor.backlog_entries,
+            rates=subscription.topic.services.consumer_rates(self),
+        )
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription. Raises `ConsumerBusyError`."""
+        await self.subscription.unsubscribe(self, force=force)
+        self.is_closed = True
+
+    async def close(self) -> None:
+        """Detach the consumer; others get what it has not acked. May be called twice."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.subscription.remove_consumer(self)
+
+    def disconnect(self, urls: Urls = NOWHERE) -> None:
+        """Close the consumer by the broker.
+
+        The client subscribes again, at this address if given.
+        """
+        if not self.is_closed:
+            self.is_closed = True
+            self.session.close_consumer(self.consumer_id, urls)
+            self.subscription.remove_consumer(self)
+
+
+def _request_ids(command: pb.CommandAck) -> list[int]:
+    return [command.request_id] if command.HasField("request_id") else []

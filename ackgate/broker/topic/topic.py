@@ -63,9 +63,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from ackgate.broker.journal import TopicJournal
-    from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.services import SharedServices
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
     from ackgate.broker.wire import ProducerRequest, SessionPort, SubscribeRequest, TopicName
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.persistence import PersistenceSettings

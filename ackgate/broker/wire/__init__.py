@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.requests import (
         AccessMode,
         ConsumerRates,
+        IndividualAcks,
         InitialPosition,
         ProducerRequest,
         Schema,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
         StoredSchema,
         SubscribeRequest,
         SubscriptionType,
-        mask_of_words,
+        unacked_mask,
     )
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "ConsumerStatsReply",
     "Entry",
     "IncompatibleSchemaError",
+    "IndividualAcks",
     "InitialPosition",
     "InvalidNameError",
     "InvalidTopicNameError",
@@ -106,12 +108,12 @@ __all__ = [
     "TopicNotFoundError",
     "TopicTerminatedError",
     "check_subscription_name",
-    "mask_of_words",
     "message_properties",
     "publish_buffer_bytes",
     "quoted",
     "repacked",
     "server_error",
+    "unacked_mask",
     "unpack",
 ]
 
@@ -163,6 +165,7 @@ __getattr__ = lazy_face(
         "ackgate.broker.wire.requests": (
             "AccessMode",
             "ConsumerRates",
+            "IndividualAcks",
             "InitialPosition",
             "ProducerRequest",
             "Schema",
@@ -170,7 +173,7 @@ __getattr__ = lazy_face(
             "StoredSchema",
             "SubscribeRequest",
             "SubscriptionType",
-            "mask_of_words",
+            "unacked_mask",
         ),
     },
 )

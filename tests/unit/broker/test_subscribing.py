@@ -39,7 +39,7 @@ from tests.unit.broker.test_topic_races import (
 
 if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
-    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.subscription import Consumer
 
 READER = SubscribeRequest(
     NAME, "r", 7, SubscriptionType.EXCLUSIVE, "c", is_durable=False, start_position=EARLIEST
