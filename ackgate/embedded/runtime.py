@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from ackgate.errors import AckGateError
+from ackgate.errors import AckGateError, CursorClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -53,6 +53,10 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class SubscriptionRuntime(Generic[ConsumerT, EntryT]):
     """One subscription that runs. It begins with the first `ask_turn`, and ends with `stop`."""
@@ -65,17 +69,17 @@ class SubscriptionRuntime(Generic[ConsumerT, EntryT]):
     topic_name: object
     now_ms: Callable[[], int]
     """The current time, in ms since 1970."""
-    read_entries_max: Callable[[], int]
-    """Bound of the next normal read."""
     carry_out: Callable[[Ready[ConsumerT, EntryT]], None]
     """Delivers, answers receipts, records notes. `Ready.read` and `.write` are the runtime's."""
-    on_outcome: Callable[[], None]
-    """A write succeeded or failed, or there will be no more. The machine knows already."""
+    read_entries_max: Callable[[], int | None] = lambda: None
+    """Bound of the next normal read, besides that of the limits."""
     may_deliver: Callable[[], bool] = lambda: True
     """Whether entries may be read and delivered now; asked before each `Ready`."""
     wait: Callable[[Ready[ConsumerT, EntryT]], None] | None = None
     """Calls `ask_turn` within `delay_ms`, or when what is awaited has come; called when a turn has
     nothing left to do. None: a timer of the loop, and the host asks for a turn when it has added entries."""
+    on_outcome: Callable[[], None] = _do_nothing
+    """A write succeeded or failed, or there will be no more. The machine knows already."""
     on_bug: Callable[[Exception], None] = _raise
     """A turn failed by a bug, ours or of what was read."""
 
@@ -224,6 +228,16 @@ class SubscriptionRuntime(Generic[ConsumerT, EntryT]):
         """Wait until no read is under way."""
         if self._reading is not None:
             await asyncio.wait([self._reading])
+
+    async def close(self) -> None:
+        """Stop, and write what is dirty; receipts that still wait fail. Raises `StorageError`."""
+        self.stop()
+        await self.settle()
+        if self.store is not None:
+            try:
+                await self.store.close()
+            finally:
+                self.fail_receipts(CursorClosedError(f"subscription {self.name} is closed"))
 
     def fail_receipts(self, error: AckGateError) -> None:
         """Answer every receipt that still waits with this error, after `stop`: no write will come."""

@@ -591,11 +591,7 @@ class SubscriptionDriver:
         self._stop()
         await self.runtime.settle()
         await self.tracking.close()
-        if self.store is not None:
-            try:
-                await self.store.close()
-            finally:
-                self.runtime.fail_receipts(CursorClosedError(f"subscription {self.name} is closed"))
+        await self.runtime.close()
 
     def abandon(self, error: OwnershipError) -> None:
         """Stop at once, and write no more: the topic may have another owner."""
