@@ -179,7 +179,7 @@ class SubscriptionDriver:
             reads=topic.ledger.reads,
             name=name,
             topic_name=topic.name,
-            now_ms=self.now_ms,
+            now_ms=topic.services.clock_ms,
             read_entries_max=self._read_entries_max,
             carry_out=self._carry_out,
             on_outcome=self._on_outcome,
