@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats.ack_state import of_subscription
-from ackgate.broker.stats.delayed import delayed_state
 from ackgate.broker.stats.sampler import (
     consumer_numbers,
     producer_numbers,
@@ -18,6 +17,8 @@ from ackgate.broker.stats.sampler import (
 )
 from ackgate.broker.stats.values import (
     ConsumerStats,
+    DelayedState,
+    NackStatistics,
     PublisherStats,
     SubscriptionStats,
     TopicStats,
@@ -180,6 +181,24 @@ def subscription_stats(
         consumers=consumers,
         ack_state=of_subscription(subscription, sampler.headrooms(subscription)),
         delayed=delayed,
+    )
+
+
+def delayed_state(subscription: SubscriptionDriver) -> DelayedState:
+    """What the subscription holds back now."""
+    held = subscription.core.statistics().held
+    kept = None if subscription.store is None else subscription.store.statistics()
+    return DelayedState(
+        held=held,
+        nacks=NackStatistics(
+            pending=held.held_nacks,
+            bytes=held.held_nack_bytes,
+            next_deadline_ms=held.nack_deadline_ms,
+            persisted=0 if kept is None else kept.nacks_persisted,
+            dropped=0 if kept is None else kept.nacks_dropped,
+        ),
+        tracking=subscription.tracking.status,
+        buckets=subscription.tracking.statistics(),
     )
 
 

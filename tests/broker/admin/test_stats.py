@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from pyroaring import BitMap
 
-from ackgate.broker.stats.ledger_acks import FULL
+from ackgate.broker.stats.holes import FULL
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 from tests.support.wire_client import WireClient
