@@ -11,8 +11,12 @@ from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
     from ackgate.broker.cluster.audit import AUDIT_LOOK_SECONDS, BrokerAudit
-    from ackgate.broker.cluster.bundle_states import BundleState
-    from ackgate.broker.cluster.bundles import BadBundleError, Bundle, NamespaceBundles
+    from ackgate.broker.cluster.bundles import (
+        BadBundleError,
+        Bundle,
+        BundleState,
+        NamespaceBundles,
+    )
     from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
     from ackgate.broker.cluster.namespaces import Namespaces
     from ackgate.broker.cluster.ownership import LOCATE_SECONDS_MAX, Lease, Ownership
@@ -87,8 +91,12 @@ __getattr__ = lazy_face(
     __name__,
     {
         "ackgate.broker.cluster.audit": ("AUDIT_LOOK_SECONDS", "BrokerAudit"),
-        "ackgate.broker.cluster.bundle_states": ("BundleState",),
-        "ackgate.broker.cluster.bundles": ("BadBundleError", "Bundle", "NamespaceBundles"),
+        "ackgate.broker.cluster.bundles": (
+            "BadBundleError",
+            "Bundle",
+            "BundleState",
+            "NamespaceBundles",
+        ),
         "ackgate.broker.cluster.dynamic_configuration": ("DynamicConfiguration",),
         "ackgate.broker.cluster.namespaces": ("Namespaces",),
         "ackgate.broker.cluster.ownership": ("LOCATE_SECONDS_MAX", "Lease", "Ownership"),

@@ -32,8 +32,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ackgate.broker.cluster.bundle_states import BundleEvent, BundleState, after
-from ackgate.broker.cluster.bundles import NamespaceBundles
+from ackgate.broker.cluster.bundles import BundleEvent, BundleState, NamespaceBundles, after
 from ackgate.broker.cluster.cluster_view import ClusterView
 from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_taken
 from ackgate.broker.wire import NotOwnedError, ServiceNotReadyError, quoted
