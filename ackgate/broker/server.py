@@ -501,11 +501,6 @@ class BrokerServer:
         """Connected clients of the binary protocol."""
         return self._protocol.sessions
 
-    @property
-    def connection_count(self) -> int:
-        """Connections of the binary protocol."""
-        return len(self._protocol.sessions)
-
     async def _warn_of_certificates(self) -> None:
         shown: dict[str, ReloadedTls | CertificateFile] = {
             **{f"of port {scheme}": tls for scheme, tls in self.tls_ports.items()},

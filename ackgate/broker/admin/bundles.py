@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import AUTHORITATIVE, DONE, Reply, json_reply
-from ackgate.broker.admin.http.partition_calls import raise_refusal
-from ackgate.broker.admin.http.peers import bundle_path
+from ackgate.broker.admin.http.peers import bundle_path, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import LOCATE_SECONDS_MAX, BundleState

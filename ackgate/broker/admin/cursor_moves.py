@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, CursorTarget
-from ackgate.broker.admin.http.partition_calls import on_each
+from ackgate.broker.admin.http.peers import on_partitions
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.cursor import EARLIEST, LATEST
@@ -25,16 +25,14 @@ BATCH_MESSAGES_MAX: Final = 1_000_000
 async def skip_messages(call: Call) -> Reply:
     """Ack the next `entries` unacked entries."""
     entries = call.integer("entries")
-    if await call.partitions():
-        raise RefusedError(405, "Skip messages on a partitioned topic is not allowed")
+    await call.refuse_partitioned("Skip messages on a partitioned topic is not allowed")
     await (await call.subscription()).skip(entries)
     return DONE
 
 
 async def skip_all(call: Call) -> Reply:
     """Ack everything that the topic holds."""
-    if partitions := await call.partitions():
-        await on_each(call, partitions, skip_all)
+    if await on_partitions(call, skip_all):
         return DONE
     await (await call.subscription()).clear_backlog()
     return DONE
@@ -43,8 +41,7 @@ async def skip_all(call: Call) -> Reply:
 async def reset_to_time(call: Call) -> Reply:
     """Read next from the first message published at this time (ms since 1970) or later."""
     publish_time_ms = call.integer("timestamp")
-    if partitions := await call.partitions():
-        await on_each(call, partitions, reset_to_time)
+    if await on_partitions(call, reset_to_time):
         return DONE
     await (await call.subscription()).seek_to_time(publish_time_ms)
     return DONE
@@ -53,8 +50,7 @@ async def reset_to_time(call: Call) -> Reply:
 async def reset_to_position(call: Call) -> Reply:
     """Read next from the position in the body, or after it."""
     target = CursorTarget.read(call.json())
-    if await call.partitions():
-        raise RefusedError(405, "Reset-cursor at position is not allowed for partitioned-topic")
+    await call.refuse_partitioned("Reset-cursor at position is not allowed for partitioned-topic")
     await _reset(await call.subscription(), target)
     return DONE
 
@@ -62,8 +58,7 @@ async def reset_to_position(call: Call) -> Reply:
 async def expire_messages(call: Call) -> Reply:
     """Ack what was published more than `seconds` ago."""
     seconds = call.integer("seconds")
-    if partitions := await call.partitions():
-        await on_each(call, partitions, expire_messages)
+    if await on_partitions(call, expire_messages):
         return DONE
     await _expire(await call.subscription(), seconds)
     return DONE
@@ -72,8 +67,9 @@ async def expire_messages(call: Call) -> Reply:
 async def expire_to_position(call: Call) -> Reply:
     """Ack everything up to a position."""
     target = CursorTarget.read(call.json())
-    if await call.partitions():
-        raise RefusedError(405, "Expire message at position is not supported for partitioned-topic")
+    await call.refuse_partitioned(
+        "Expire message at position is not supported for partitioned-topic"
+    )
     subscription = await call.subscription()
     position = target.position
     if target.is_excluded and position not in {EARLIEST, LATEST}:
@@ -85,8 +81,7 @@ async def expire_to_position(call: Call) -> Reply:
 async def expire_all_subscriptions(call: Call) -> Reply:
     """The same for every subscription of a topic; a failure of one does not stop the others."""
     seconds = call.integer("seconds")
-    if partitions := await call.partitions():
-        await on_each(call, partitions, expire_all_subscriptions)
+    if await on_partitions(call, expire_all_subscriptions):
         return DONE
     refusal: RefusedError | None = None
     for subscription in list((await call.topic()).subscriptions.values()):

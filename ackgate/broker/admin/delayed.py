@@ -103,10 +103,9 @@ async def clear_indexes(call: Call) -> Reply:
 
 
 async def _refuse_partitioned(call: Call) -> None:
-    if await call.partitions():
-        raise RefusedError(
-            405, f"{call.topic_name} is a partitioned topic: a position is one of a partition"
-        )
+    await call.refuse_partitioned(
+        f"{call.topic_name} is a partitioned topic: a position is one of a partition"
+    )
 
 
 def _positions(body: object) -> list[Position]:

@@ -15,9 +15,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.brokers import broker_id
 from ackgate.broker.admin.http.call import json_reply
-from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried
+from ackgate.broker.admin.http.peers import on_each, on_each_tried
 from ackgate.broker.admin.http.refusals import RefusedError, reason_of
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.stats import (
@@ -225,7 +224,7 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     earliest = None
     if call.is_asked("getEarliestTimeInBacklog"):
         earliest = await earliest_publish_times(topic)
-    owner = broker_id(call)
+    owner = call.broker.broker_id
     return topic_json(topic_stats(topic, call.broker.sampler, owner=owner, earliest=earliest))
 
 

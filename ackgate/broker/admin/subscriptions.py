@@ -19,13 +19,14 @@ from ackgate.broker.admin.http.call import (
     json_reply,
     properties_in,
 )
-from ackgate.broker.admin.http.partition_calls import (
+from ackgate.broker.admin.http.peers import (
+    bundle_path,
     on_each,
     on_each_tried,
+    on_partitions,
     raise_refusal,
     side_by_side,
 )
-from ackgate.broker.admin.http.peers import bundle_path
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.wire import NotOwnedError, TopicName, TopicNotFoundError
@@ -98,8 +99,7 @@ async def get_properties(call: Call) -> Reply:
 async def set_properties(call: Call) -> Reply:
     """Replace these properties, durably."""
     properties = properties_in(call.json())
-    if partitions := await call.partitions():
-        await on_each(call, partitions, set_properties)
+    if await on_partitions(call, set_properties):
         return DONE
     store = (await call.subscription()).store
     if store is None:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
-from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried, raise_refusal
+from ackgate.broker.admin.http.peers import on_each_tried, on_partitions, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import BundleState
@@ -61,8 +61,7 @@ async def create_topic(call: Call) -> Reply:
 
 async def unload_topic(call: Call) -> Reply:
     """Close a topic, or all of its partitions; the next use loads it again."""
-    if partitions := await call.partitions():
-        await on_each(call, partitions, unload_topic)
+    if await on_partitions(call, unload_topic):
         return DONE
     name, ownership = call.topic_name, call.broker.ownership
     bundle = (await ownership.bundles(name.namespace_name)).of(name)
@@ -74,8 +73,7 @@ async def unload_topic(call: Call) -> Reply:
 
 async def terminate_topic(call: Call) -> Reply:
     """Terminate a topic: it takes no more messages, for good. Returns the last position."""
-    if await call.partitions():
-        raise RefusedError(405, "Termination of a partitioned topic is not allowed")
+    await call.refuse_partitioned("Termination of a partitioned topic is not allowed")
     topic = await call.topic()
     return message_id(topic, await topic.terminate())
 

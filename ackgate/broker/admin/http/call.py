@@ -198,10 +198,6 @@ class AdminBroker(Protocol):
         """
 
     @property
-    def connection_count(self) -> int:
-        """Connections of the binary protocol."""
-
-    @property
     def started_at(self) -> float:
         """Start time in seconds since 1970."""
 
@@ -302,6 +298,14 @@ class Call:
         except TopicNotFoundError:
             raise topic_not_found(name) from None
         return [name.partition(index) for index in range(count)]
+
+    async def refuse_partitioned(self, reason: str) -> None:
+        """Raise `RefusedError` (405, with this reason) if the topic in the path is partitioned.
+
+        Raises as `partitions`.
+        """
+        if await self.partitions():
+            raise RefusedError(405, reason)
 
     @property
     def tail(self) -> str:

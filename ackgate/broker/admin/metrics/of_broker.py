@@ -135,11 +135,11 @@ BROKER: Final = MetricTable(
             ("throughput_out", "pulsar_broker_throughput_out", "Bytes delivered", "per second"),
             ("storage_bytes", "pulsar_broker_storage_size", "Stored messages", "bytes"),
             ("backlog", "pulsar_broker_msg_backlog", "Entries not acked, over all subscriptions"),
-            (
-                "broker.connection_count",
-                "pulsar_active_connections",
-                "Connections of the binary protocol",
-            ),
+        ),
+        Metric(
+            "pulsar_active_connections",
+            "Connections of the binary protocol",
+            lambda figures: len(figures.broker.connections),
         ),
         Metric("ackgate_uptime_seconds", "Time since the start", _uptime_seconds, unit="seconds"),
         Metric(
