@@ -173,6 +173,18 @@ class OverviewQuery:
     offset: int = 0
     rows_max: int = 50
 
+    @property
+    def parameters(self) -> dict[str, object]:
+        """The query of the URL that asks a broker for these rows."""
+        return {
+            "text": self.text,
+            "state": ",".join(sorted(severity.value for severity in self.severities)),
+            "order": self.order.value,
+            "reversed": str(self.is_reversed).lower(),
+            "offset": self.offset,
+            "rows": self.rows_max,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class OverviewAnswer:

@@ -86,15 +86,8 @@ def query_overview(
     """Ask the broker whose admin interface is at `url` for all its subscriptions. Raises as `query_stats`."""
     from ackgate.broker.stats import OverviewAnswer  # noqa: PLC0415 - `query_stats` needs none
 
-    asked = {
-        "text": query.text,
-        "state": ",".join(sorted(severity.value for severity in query.severities)),
-        "order": query.order.value,
-        "reversed": str(query.is_reversed).lower(),
-        "offset": query.offset,
-        "rows": query.rows_max,
-    }
-    text = AdminClient(url, timeout_seconds, access).own_text(f"overview?{urlencode(asked)}")
+    path = f"overview?{urlencode(query.parameters)}"
+    text = AdminClient(url, timeout_seconds, access).own_text(path)
     return from_json(OverviewAnswer, text)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats import ConsumerStats, Severity, SubscriptionStats, hole_text
 from ackgate.commands.stats.look import Look, labelled, picture_line
-from ackgate.commands.terminal.tables import printable
+from ackgate.commands.terminal.tables import aligned, printable
 from ackgate.cursor import LATEST
 from ackgate.described import count, descriptions, span
 
@@ -274,14 +274,9 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
     ]
     if len(rows) == 1:
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        text = "  ".join(cells).rstrip()
-        yield labelled("consumers" if number == 0 else "", look.dim(text) if number == 0 else text)
+    head, *lines = aligned(rows, right=range(2, len(rows[0])))
+    yield labelled("consumers", look.dim(head))
+    yield from (labelled("", line) for line in lines)
     if len(consumers) > CONSUMERS_MAX:
         yield labelled("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
 
