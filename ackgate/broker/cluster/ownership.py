@@ -33,8 +33,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ackgate.broker.cluster.bundles import BundleEvent, BundleState, NamespaceBundles, after
-from ackgate.broker.cluster.cluster_view import ClusterView
-from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_taken
+from ackgate.broker.cluster.cluster_nodes import ClusterView, OwnerNodeStore, address_taken
 from ackgate.broker.wire import NotOwnedError, ServiceNotReadyError, quoted
 from ackgate.errors import (
     AckGateError,

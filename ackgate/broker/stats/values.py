@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel as key_of
+from pydantic.alias_generators import to_camel
 
 from ackgate.broker.delayed import DelayStatus
 from ackgate.cursor import (
@@ -323,6 +323,9 @@ class TopicStats:
 
 
 # ---- JSON
+
+key_of: Final = to_camel
+"""The key of a field: ``msg_backlog`` is ``msgBacklog``."""
 
 _FORM: Final = ConfigDict(alias_generator=key_of, strict=True, defer_build=True)
 
