@@ -131,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "tls":
         return _make_certificates(arguments)
     if arguments.command == "pulsar":
-        from ackgate.commands.pulsar.command import run_pulsar  # noqa: PLC0415
+        from ackgate.commands.pulsar_command import run_pulsar  # noqa: PLC0415
 
         return run_pulsar(arguments)
     from ackgate.commands.stats.command import run_overview, run_stats  # noqa: PLC0415
