@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ackgate.broker.security.identity import (
@@ -91,14 +92,12 @@ OTHER_METHODS: Final = "other"
 """Counts all methods together that are not offered here, because clients may make up names."""
 
 
+@dataclass(slots=True)
 class Outcomes:
     """How often credentials of one method were accepted or rejected."""
 
-    __slots__ = ("failed", "succeeded")
-
-    def __init__(self) -> None:
-        self.succeeded = 0
-        self.failed = 0
+    succeeded: int = 0
+    failed: int = 0
 
 
 class Authentication:
