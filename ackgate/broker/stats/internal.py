@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
+from ackgate.broker.stats.values import to_json
 from ackgate.cursor import Position
 from ackgate.described import iso_time
 
@@ -67,16 +68,9 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
 
 
 def _journal_stats(journal: JournalStatistics) -> dict[str, Any]:
-    return {
-        "eventsWritten": journal.events_written,
-        "eventsDropped": journal.events_dropped,
-        "eventsPending": journal.events_pending,
-        "blocksWritten": journal.blocks_written,
-        "bytesWritten": journal.bytes_written,
-        "failures": journal.failures,
-        "lastFailure": journal.last_failure,
-        "stopped": journal.is_stopped,
-    }
+    fields: dict[str, Any] = to_json(journal)
+    fields["stopped"] = fields.pop("isStopped")
+    return fields
 
 
 def _state(topic: Topic, *, has_current: bool) -> str:
