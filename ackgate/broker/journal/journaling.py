@@ -12,6 +12,7 @@ from ackgate.broker.cluster import BrokerServices
 from ackgate.broker.journal.writer import JournalPace, JournalWriter
 from ackgate.config.field import key_of
 from ackgate.config.settings import ROOMS
+from ackgate.persistence.deliveries.columns import EventKind
 from ackgate.persistence.deliveries.details import Configured, MessageLedger, Opened, TopicPolicies
 from ackgate.persistence.deliveries.journal import DeliveryJournal
 from ackgate.persistence.nodes.paths import delivery_journal_path
@@ -98,7 +99,7 @@ class TopicJournaling:
             clock_us=services.clock_us,
         )
         self._settings, self._policies = settings_of(topic), policies_of(topic)
-        self._writer.notes.note_opened(opened(topic, self._settings))
+        self._writer.notes.row(EventKind.OPENED, detail=opened(topic, self._settings))
         return self._writer.notes
 
     async def _open(self) -> DeliveryJournal:
@@ -124,7 +125,8 @@ class TopicJournaling:
         before = self._settings, self._policies
         self._settings, self._policies = settings_of(self._topic), policies_of(self._topic)
         if before != (self._settings, self._policies):
-            writer.notes.note_configured(configured(self._topic, before[0], self._settings))
+            detail = configured(self._topic, before[0], self._settings)
+            writer.notes.row(EventKind.CONFIGURED, detail=detail)
 
     def statistics(self) -> JournalStatistics | None:
         """Statistics of the journal; None if it is off."""

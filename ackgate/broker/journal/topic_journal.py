@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from ackgate.broker.journal.notes import Note
     from ackgate.broker.wire import Entry, SubscriptionType
     from ackgate.cursor import CursorSnapshot, Position
-    from ackgate.persistence.deliveries.details import Configured, Opened
     from ackgate.persistence.proto.message_pb2 import MessageMetadata
     from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
     from ackgate.subscription import Note as SubscriptionNote
@@ -214,14 +213,6 @@ class TopicJournal:
         self._gap = None
 
     # ---------------------------------------------------------------- the topic
-
-    def note_opened(self, opened: Opened) -> None:
-        """Note the opening of the topic, always the first event."""
-        self.row(EventKind.OPENED, detail=opened)
-
-    def note_configured(self, configured: Configured) -> None:
-        """Note changed settings or policies."""
-        self.row(EventKind.CONFIGURED, detail=configured)
 
     def note_ledger_opened(self, ledger_id: int) -> None:
         """Note that a message ledger takes entries from now on."""
