@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
 from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ackgate.broker.admin import Peers
+    from ackgate.broker.admin import AdminServer, Peers
     from ackgate.broker.ledger_storage import LedgerStorage
     from ackgate.broker.wire import Connection
     from ackgate.config.settings import Settings
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
     SharedPorts = Mapping[str, Sequence[socket.socket]]
+    AnyServer = AdminServer | ProtocolServer
 
 log = logging.getLogger(__name__)
 
@@ -75,23 +76,6 @@ CERTIFICATE_WARNING_SECONDS: Final = 86_400.0
 
 STORAGE_LOOK_SECONDS: Final = 30.0
 """How often the bookies of a cluster are counted."""
-
-
-class _HasPorts(Protocol):
-    """A server that listens on any number of ports."""
-
-    async def listen(
-        self,
-        host: str,
-        port: int,
-        tls: ReloadedTls | None = None,
-        sockets: Sequence[socket.socket] = (),
-        listener_name: str = "",
-    ) -> int:
-        """Listen on one more port, and return its number. Raises `OSError`."""
-
-    async def close(self) -> None:
-        """Close ports and connections, and wait until both are closed."""
 
 
 class _PortsTls:
@@ -345,7 +329,7 @@ class BrokerServer:
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
 
     async def _listen(
-        self, scheme: str, server: _HasPorts, port: int | None, tls: ReloadedTls | None = None
+        self, scheme: str, server: AnyServer, port: int | None, tls: ReloadedTls | None = None
     ) -> str:
         """Open one more port of a server.
 
@@ -385,7 +369,7 @@ class BrokerServer:
         await self._listen_for_listeners(ports)
 
     @property
-    def _servers(self) -> Mapping[str, tuple[_HasPorts, ReloadedTls | None]]:
+    def _servers(self) -> Mapping[str, tuple[AnyServer, ReloadedTls | None]]:
         """The server for each scheme, and its TLS context."""
         return {
             "pulsar": (self._protocol, None),
