@@ -40,18 +40,12 @@ if TYPE_CHECKING:
 
 TYPE_NAMES: Final[Mapping[SubscriptionType | None, str]] = {
     None: "None",
-    SubscriptionType.EXCLUSIVE: "Exclusive",
-    SubscriptionType.SHARED: "Shared",
-    SubscriptionType.FAILOVER: "Failover",
-    SubscriptionType.KEY_SHARED: "Key_Shared",
+    **{kind: kind.spelling for kind in SubscriptionType},
 }
 """Subscription types as Pulsar spells them."""
 
 _ACCESS_MODE_NAMES: Final[Mapping[AccessMode, str]] = {
-    AccessMode.SHARED: "Shared",
-    AccessMode.EXCLUSIVE: "Exclusive",
-    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
-    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+    mode: mode.name.title().replace("_", "") for mode in AccessMode
 }
 
 
