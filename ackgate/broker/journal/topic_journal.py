@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
-from ackgate.broker.journal import notes as forms
 from ackgate.broker.journal.notes import (
     DispatchedNote,
     DroppedNote,
@@ -147,7 +146,7 @@ class TopicJournal:
 
     def append(self, note: Note) -> None:
         """Add a note, or count its events as dropped."""
-        count = note[1]
+        count = note[0]
         if count > self._room:
             self._drop(count)
             return
@@ -165,7 +164,7 @@ class TopicJournal:
         if self._gap is None:
             self._gap = [0]
             self._room -= 1  # the note itself takes room, or such notes alone could fill the memory
-            self._notes.append(DroppedNote(forms.DROPPED, 1, self.clock_us(), self._gap))
+            self._notes.append(DroppedNote(1, self.clock_us(), self._gap))
         self._gap[0] += count
 
     def take(self, events_max: int) -> Taken | None:
@@ -176,10 +175,10 @@ class TopicJournal:
         taken: list[Note] = []
         events = 0
         notes = self._notes
-        while notes and (not taken or events + notes[0][1] <= events_max):
+        while notes and (not taken or events + notes[0][0] <= events_max):
             note = notes.popleft()
             taken.append(note)
-            events += note[1]
+            events += note[0]
         if not notes:
             self._gap = None  # the block records the number as it is now
         if not taken:
@@ -201,7 +200,7 @@ class TopicJournal:
         self.events_dropped += taken.missing - reported
         if self._room_max:
             self._room -= 1
-            self._notes.appendleft(DroppedNote(forms.DROPPED, 1, self.clock_us(), [taken.missing]))
+            self._notes.appendleft(DroppedNote(1, self.clock_us(), [taken.missing]))
 
     def stop(self) -> None:
         """Take no more notes, and drop those that wait."""
@@ -226,9 +225,7 @@ class TopicJournal:
         """Note that message ledgers were deleted, all at one time."""
         time_us = self.clock_us()
         for ledger_id in ledger_ids:
-            self.append(
-                RowNote(forms.ROW, 1, time_us, EventKind.LEDGER_TRIMMED, {"ledger_id": ledger_id})
-            )
+            self.append(RowNote(1, time_us, EventKind.LEDGER_TRIMMED, {"ledger_id": ledger_id}))
 
     # ---------------------------------------------------------------- messages
 
@@ -238,7 +235,6 @@ class TopicJournal:
         keys = [context.key for context in contexts]
         self.append(
             PublishedNote(
-                forms.PUBLISHED,
                 len(entries),
                 self.clock_us(),
                 entries[0].position,
@@ -256,7 +252,7 @@ class TopicJournal:
 
     def row(self, kind: EventKind, **columns: Any) -> None:  # noqa: ANN401 - by column
         """Append a note of one event."""
-        self.append(RowNote(forms.ROW, 1, self.clock_us(), kind, columns))
+        self.append(RowNote(1, self.clock_us(), kind, columns))
 
 
 class JournaledConsumer(Protocol):
@@ -311,7 +307,6 @@ class SubscriptionRecorder:
             case Dispatched(consumer, entries, counts, masks, is_replay):
                 journal.append(
                     DispatchedNote(
-                        forms.DISPATCHED,
                         len(entries),
                         now_us(),
                         name,
@@ -327,17 +322,11 @@ class SubscriptionRecorder:
                 if count := len(positions):
                     flat, label = array("q", chain.from_iterable(positions)), _label(consumer)
                     journal.append(
-                        WholeAcksNote(
-                            forms.WHOLE_ACKS, count, now_us(), name, label, flat, version, at_once
-                        )
+                        WholeAcksNote(count, now_us(), name, label, flat, version, at_once)
                     )
             case AckedMixed(consumer, whole, parts, version):
                 count, label = len(whole) + len(parts), _label(consumer)
-                journal.append(
-                    MixedAcksNote(
-                        forms.MIXED_ACKS, count, now_us(), name, label, whole, parts, version
-                    )
-                )
+                journal.append(MixedAcksNote(count, now_us(), name, label, whole, parts, version))
             case AckedThrough():
                 self._record_acked_through(note)
             case ReceiptSent(consumer, version):
@@ -345,9 +334,7 @@ class SubscriptionRecorder:
             case GivenBack(consumer, reason, spans, masks):
                 if count := sum(span.stop - span.start for span in spans):
                     label = consumer.label
-                    journal.append(
-                        NackedNote(forms.NACKED, count, now_us(), name, label, reason, spans, masks)
-                    )
+                    journal.append(NackedNote(count, now_us(), name, label, reason, spans, masks))
             case Attached(consumer, kind):
                 is_out_of_order = isinstance(kind, KeyShared) and kind.allow_out_of_order
                 detail = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
@@ -389,7 +376,7 @@ class SubscriptionRecorder:
         }
         time_us = self._journal.clock_us()
         for each in ({**columns, "detail": AckedCall(entries=2)}, whole):
-            self._journal.append(RowNote(forms.ROW, 1, time_us, EventKind.ACKED, each))
+            self._journal.append(RowNote(1, time_us, EventKind.ACKED, each))
 
     def _row(self, kind: EventKind, **columns: Any) -> None:  # noqa: ANN401 - by column
         self._journal.row(kind, subscription=self._name, **columns)
