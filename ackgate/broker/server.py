@@ -282,7 +282,6 @@ class BrokerServer:
         broker = self.settings.broker
         old_ledgers = await self.storage.ledgers_so_far()
         stopping.then("connections", self._protocol.close)
-        stopping.then("the other brokers", self._close_peers)
         self.service = Urls(
             await self._listen("pulsar", self._protocol, broker.broker_service_port),
             await self._listen(
@@ -295,6 +294,7 @@ class BrokerServer:
             lambda: _credentials(self.services.settings),
             lambda: self._tls.peers(self.services.settings),
         )
+        stopping.then("the other brokers", self._peers.close)
         self.ownership.ask_to_acquire = self._peers.acquire
 
         self._admin = serve_http(self)
@@ -318,7 +318,7 @@ class BrokerServer:
             {address.partition(":")[0]: address for address in addresses if address}
         )
         stopping.then("upkeep", self._end_upkeep, share=3)  # it looks at the disks once more
-        sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
+        sampling = Chore(partial(self.sampler.sample, self.registry), lambda: SAMPLE_SECONDS)
         storing = Chore(self.storage.upkeep, lambda: STORAGE_LOOK_SECONDS)
         certificates = Chore(self._warn_of_certificates, lambda: CERTIFICATE_WARNING_SECONDS)
         self._upkeep = [
@@ -496,9 +496,6 @@ class BrokerServer:
             if warning:
                 log.warning("the certificate %s %s", which, warning)
 
-    async def _sample(self) -> None:
-        await self.sampler.sample(self.registry)
-
     async def _delete_orphans(self, old_ledgers: Callable[[], Awaitable[list[int]]]) -> None:
         try:
             await delete_orphan_ledgers(self.services, await old_ledgers(), run=self.storage.run)
@@ -518,10 +515,6 @@ class BrokerServer:
     async def _close_topics(self) -> None:
         await self.ownership.leave()
         await self.registry.close()
-
-    async def _close_peers(self) -> None:
-        if self._peers is not None:
-            await self._peers.close()
 
     async def _end_upkeep(self) -> None:
         for task in self._upkeep:
