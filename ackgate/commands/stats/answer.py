@@ -48,7 +48,7 @@ class StatsAnswer:
     knows_messages: bool = True
     """False: the embedding host keeps the messages. Counts then end at the last ack."""
     missing: tuple[str, ...] = ()
-    """Subscriptions and partitions of files that cannot be read, and why."""
+    """Subscriptions, partitions and open ledgers of files that cannot be read, and why."""
 
 
 _ACK_STATE_TWICE: Final = {"subscriptions": {"__all__": {"stats": {"ack_state"}}}}
