@@ -44,7 +44,8 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """As large as `ackgate stats` accepts: the stats of a topic with very many consumers."""
 
 ASKED_AT_ONCE_MAX: Final = 32
-"""Partitions, or what else is asked side by side, that are asked at the same time."""
+"""Partitions or bundles of one call that are asked at the same time: half of `CONNECTIONS_MAX`, so that a
+call for many of them leaves room for others."""
 
 T = TypeVar("T")
 
