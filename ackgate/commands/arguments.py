@@ -81,6 +81,9 @@ def _add_stats_parser(commands: _Commands) -> None:
     )
     stats.add_argument("topic", metavar="TOPIC")
     stats.add_argument("--subscription", metavar="S", help="only this one")
+    stats.add_argument(
+        "--exclude-consumers", action="store_true", help="do not list consumers, if there are many"
+    )
     _add_source_arguments(stats)
 
 

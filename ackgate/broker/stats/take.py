@@ -70,14 +70,21 @@ def topic_stats(
     *,
     owner: str,
     earliest: Mapping[str, int] | None = None,
+    has_publishers: bool = True,
+    has_consumers: bool = True,
 ) -> TopicStats:
     """Statistics of a topic or partition.
 
-    `owner`: address of this broker. `earliest`: what `earliest_publish_times` returned.
+    `owner`: address of this broker. `earliest`: what `earliest_publish_times` returned. Without
+    `has_publishers` or `has_consumers` these are not listed one by one.
     """
     earliest = earliest or {}
     subscriptions = {
-        name: subscription_stats(subscription, sampler, earliest_ms=earliest.get(name, 0))
+        name: subscription_stats(
+            *(subscription, sampler),
+            earliest_ms=earliest.get(name, 0),
+            has_consumers=has_consumers,
+        )
         for name, subscription in topic.subscriptions.items()
     }
     rate_in, throughput_in = sampler.rates(topic, topic_numbers(topic))
@@ -110,15 +117,21 @@ def topic_stats(
         delayed_messages_cancelled=topic.cancelled.count,
         delayed_messages_refused=topic.delays_refused,
         owner_broker=owner,
-        publishers=tuple(_publisher_stats(producer, sampler) for producer in topic.producers),
+        publishers=tuple(_publisher_stats(producer, sampler) for producer in topic.producers)
+        if has_publishers
+        else (),
         subscriptions=subscriptions,
     )
 
 
 def subscription_stats(
-    subscription: SubscriptionDriver, sampler: StatsSampler, *, earliest_ms: int = 0
+    subscription: SubscriptionDriver,
+    sampler: StatsSampler,
+    *,
+    earliest_ms: int = 0,
+    has_consumers: bool = True,
 ) -> SubscriptionStats:
-    """One subscription with its consumers and its ack state."""
+    """One subscription with its consumers, unless they are not wanted, and its ack state."""
     core, cursor = subscription.core, subscription.cursor
     known = core.statistics()
     dispatch, counts = known.dispatcher, known.total
@@ -128,7 +141,7 @@ def subscription_stats(
     consumers = tuple(
         _consumer_stats(consumer, seen, known.consumers[consumer], sampler)
         for consumer in subscription.consumers
-        if (seen := known.dispatched.get(consumer)) is not None
+        if has_consumers and (seen := known.dispatched.get(consumer)) is not None
     )
     active = core.active_consumer
     policy = known.kind if isinstance(known.kind, KeyShared) else None

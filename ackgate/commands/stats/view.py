@@ -94,7 +94,7 @@ def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) ->
     state = shown.ack_state
     if shown.stats is not None:
         yield labelled("delivery", _delivery(shown.stats, look))
-        reasons = waits_for(shown.stats, answer.taken_ms)
+        reasons = waits_for(shown.stats, answer.taken_ms, knows_consumers=answer.knows_consumers)
         if reasons:
             yield labelled("waits", look.warning("; ".join(reasons)))
         for label, text in delayed_lines(shown.stats.delayed, answer.taken_ms, look):
@@ -337,12 +337,14 @@ def delayed_lines(state: DelayedState, now_ms: int, look: Look) -> Iterator[tupl
         yield "nacks", ", ".join(words) + (dropped if nacks.dropped else "")
 
 
-def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
+def waits_for(stats: SubscriptionStats, now_ms: int, *, knows_consumers: bool = True) -> list[str]:
     """Reasons why nothing is delivered although there is a backlog; empty if something is."""
     if not stats.msg_backlog or stats.msg_rate_out > STILL_MESSAGES_PER_SECOND:
         return []
     reasons = []
-    if not stats.consumers:
+    if not knows_consumers:
+        pass
+    elif not stats.consumers:
         reasons.append("no consumer")
     elif all(consumer.available_permits <= 0 for consumer in stats.consumers):
         reasons.append("no consumer has room for more")

@@ -187,6 +187,23 @@ def test_for_people(broker: InProcessBroker, capsys: pytest.CaptureFixture[str])
     assert max(map(len, lines)) <= 160
 
 
+def test_consumers_are_left_out_when_asked(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["stats", TOPIC, "--url", broker.url, "--subscription", "billing"]
+    assert main([*arguments, "--exclude-consumers"]) == 0
+    text = capsys.readouterr().out
+    assert "  consumers  " not in text
+    assert "no consumer" not in text, "there is one"
+    assert ":10 held by consumer c1 " in text
+    assert main([*arguments, "--exclude-consumers", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert not told["knowsConsumers"]
+    assert told["subscriptions"][0]["stats"]["consumers"] == []
+    assert main(arguments) == 0
+    assert "  consumers  " in capsys.readouterr().out
+
+
 def test_for_programs(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> None:
     for source in (["--url", broker.url], ["--data-dir", str(broker.directory)]):
         assert main(["stats", "orders", "--subscription", "billing", "--json", *source]) == 0
