@@ -11,7 +11,7 @@ from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import BundleState
 from ackgate.broker.topic import TopicConflictError
-from ackgate.broker.wire import NotOwnedError, TopicNotFoundError
+from ackgate.broker.wire import LimitReachedError, NotOwnedError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
@@ -170,6 +170,8 @@ async def create_partitions(call: Call) -> Reply:
         await call.broker.registry.create_partitioned(name, count)
     except TopicConflictError:
         raise topic_exists() from None
+    except LimitReachedError as error:
+        raise RefusedError(412, str(error)) from None  # Pulsar's status here; elsewhere it is 409
     return DONE
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.cluster import (
     AUTO_TOPIC_CREATION,
+    MAX_TOPICS,
     AutoTopicCreation,
     create_partition_count,
     namespace_policy_path,
@@ -33,6 +34,7 @@ from ackgate.broker.security import AUTH_POLICIES, AuthPolicies
 from ackgate.broker.topic.topic import Topic
 from ackgate.broker.wire import (
     BrokerError,
+    LimitReachedError,
     ServiceNotReadyError,
     TopicName,
     TopicNotFoundError,
@@ -135,7 +137,7 @@ class TopicRegistry:
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """Return a topic, loaded or created first if need be.
 
-        Raises `TopicNotFoundError`, or a storage error.
+        Raises `TopicNotFoundError`, `LimitReachedError`, or a storage error.
         """
         present = self._present(name)
         if present is not None:
@@ -149,6 +151,7 @@ class TopicRegistry:
                 may_create = name.partition_index < partitions
             if may_create:
                 await self._services.namespaces.require(name.namespace_name)
+                await self._check_room(name)
             present = self._present(name)  # another call may have loaded it meanwhile
             if present is not None:
                 return present
@@ -205,15 +208,34 @@ class TopicRegistry:
     async def create(self, name: TopicName) -> None:
         """Create a topic that is not partitioned.
 
-        Raises `TopicConflictError`, `NamespaceNotFoundError`.
+        Raises `TopicConflictError`, `NamespaceNotFoundError`, `LimitReachedError`.
         """
         await self._services.namespaces.require(name.namespace_name)
         if await self.exists(name) or await self.stored_partition_count(name):
             raise TopicConflictError(f"topic {name} exists already")
+        await self._check_room(name)
         await self.owners.require(name)
         if self._present(name) is not None or str(name) in self._loading:
             raise TopicConflictError(f"topic {name} exists already")
         await asyncio.shield(self._begin_loading(name, create=True))
+
+    async def _check_room(self, name: TopicName, partitions: int = 1) -> None:
+        """Raise `LimitReachedError` if the namespace cannot have so many more topics.
+
+        A topic that exists needs no room, nor does a partition: it has had it since its topic was made.
+        """
+        stored = await self._services.policies.load(namespace_policy_path(name.namespace_name))
+        most = stored.get(MAX_TOPICS, self._services.settings.broker.max_topics_per_namespace)
+        if not most:
+            return
+        names = await self.topic_names(name.namespace_name)
+        if len(names) + partitions <= most or str(name) in names:
+            return
+        if name.is_partition and name.partition_index < await self.stored_partition_count(
+            name.partitioned
+        ):
+            return
+        raise LimitReachedError("Exceed maximum number of topics in namespace.")
 
     # ---------------------------------------------------------------- partitioned topics
 
@@ -252,10 +274,12 @@ class TopicRegistry:
     async def create_partitioned(self, name: TopicName, count: int) -> None:
         """Make a partitioned topic.
 
-        Raises `TopicConflictError`, `NamespaceNotFoundError`, `CallerError` for a bad count.
+        Raises `TopicConflictError`, `NamespaceNotFoundError`, `LimitReachedError`, `CallerError` for a
+        bad count.
         """
         self._check_partition_count(name, count)
         await self._services.namespaces.require(name.namespace_name)
+        await self._check_room(name, count)
         if await self.exists(name):
             raise TopicConflictError(f"topic {name} exists already")
         try:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.cluster import (
     DEDUPLICATION,
+    MAX_MESSAGE_BYTES,
+    MAX_PRODUCERS,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
     EffectivePolicies,
@@ -108,6 +110,8 @@ class Topic:
         self.policies = EffectivePolicies(services.policies, name)
         self.delayed_delivery = DelayedDeliveryPolicy()
         """The delayed delivery policy in effect, once the topic is open."""
+        self.message_bytes_max = 0
+        """The policy `maxMessageSize`: largest entry that is no chunk; 0: the broker's limit alone."""
         self.ledger: ManagedLedger[Entry] = ManagedLedger(
             self.path,
             services.ledger_client,
@@ -148,7 +152,7 @@ class Topic:
     async def open(self, *, create: bool) -> None:
         """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
         await self.policies.load()
-        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
+        self._apply_policies()
         await self.ledger.open(create=create)
         self.journal = self.ledger.journal = self.journaling.begin()
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
@@ -167,12 +171,16 @@ class Topic:
     def configure(self) -> None:
         """Apply changed settings and policies."""
         self.ledger.limits = _rollover_limits(self.services)
-        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
+        self._apply_policies()
         self.cancelled.configure(self.services.settings.persistence)
         self.shared_delays.configure(self.services.settings.persistence)
         self.journaling.configure()
         for subscription in self.subscriptions.values():
             subscription.configure()
+
+    def _apply_policies(self) -> None:
+        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
+        self.message_bytes_max = self.policies.value(MAX_MESSAGE_BYTES, 0)
 
     @property
     def partition(self) -> int:
@@ -325,9 +333,11 @@ class Topic:
         if request.initial_subscription:
             await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
             self.check_open()
-        most = self.services.settings.broker.max_producers_per_topic
+        most = self.policies.value(
+            MAX_PRODUCERS, self.services.settings.broker.max_producers_per_topic
+        )
         if most and len(self.producers) >= most:
-            raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
+            raise ProducerBusyError(f"Topic '{self.name}' reached max producers limit")
         name = request.name or self.services.next_producer_name()
         producer = Producer(self, session, request, name)
         if self._dedup is not None:
@@ -349,6 +359,12 @@ class Topic:
         """Store one entry of a producer."""
         if producer.is_closed or not producer.is_ready or self.is_closing:
             return  # the client is being disconnected, and sends again what it has no receipt for
+        if 0 < self.message_bytes_max < len(entry) and metadata.num_chunks_from_msg <= 1:
+            producer.session.send_error(
+                *(producer.producer_id, sequence_id, ServerError.NOT_ALLOWED),
+                "Exceed maximum message size",
+            )
+            return
         self.messages_in += num_messages
         self.bytes_in += len(entry)
         ids = None
