@@ -65,7 +65,6 @@ KNOWN: Final = {
     r"Test(Topics_)?.*(Rate|Persistence|ReplicationClusters)": _NOTHING,
     r"TestDeduplicationSnapshotInterval|TestOffloadPolicies": _NOTHING,
     r"TestNamespaces_.*(Offload|CompactionThreshold|BookieAffinity|SubscriptionExpiration).*": _NOTHING,
-    r"TestTopics_Properties": "topics have no properties",
     r"TestSchemas_CreateSchemaBySchemaInfo": "there is no path that finds a schema's version",
     r"Test(Partitioned)?TopicStatsTimestamps": "the fields are of a Pulsar after 4.0",
     r"Test(Non)?PartitionState": "statistics are always whole",

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster.namespaces import Namespaces
     from ackgate.broker.cluster.ownership import LOCATE_SECONDS_MAX, Lease, Ownership
     from ackgate.broker.cluster.partition_counts import (
+        change_partitioned_properties,
         create_partition_count,
-        encode_partition_count,
         partitioned_topic_path,
         partitioned_topics_path,
         raise_partition_count,
         read_partition_count,
+        read_partitioned_properties,
+        restore_partition_count,
     )
     from ackgate.broker.cluster.policies import (
         AUTO_SUBSCRIPTION_CREATION,
@@ -89,13 +91,15 @@ __all__ = [
     "Namespaces",
     "Ownership",
     "PolicyStore",
+    "change_partitioned_properties",
     "create_partition_count",
-    "encode_partition_count",
     "namespace_policy_path",
     "partitioned_topic_path",
     "partitioned_topics_path",
     "raise_partition_count",
     "read_partition_count",
+    "read_partitioned_properties",
+    "restore_partition_count",
     "topic_policy_path",
 ]
 
@@ -113,12 +117,14 @@ __getattr__ = lazy_face(
         "ackgate.broker.cluster.namespaces": ("Namespaces",),
         "ackgate.broker.cluster.ownership": ("LOCATE_SECONDS_MAX", "Lease", "Ownership"),
         "ackgate.broker.cluster.partition_counts": (
+            "change_partitioned_properties",
             "create_partition_count",
-            "encode_partition_count",
             "partitioned_topic_path",
             "partitioned_topics_path",
             "raise_partition_count",
             "read_partition_count",
+            "read_partitioned_properties",
+            "restore_partition_count",
         ),
         "ackgate.broker.cluster.policies": (
             "AUTO_SUBSCRIPTION_CREATION",

@@ -181,6 +181,8 @@ _LINES: Final = (
     ("GET", f"{_ADMIN}/non-persistent/{{tenant}}/{{namespace}}", LIST),
     ("GET", f"{_ADMIN}/non-persistent/{{tenant}}/{{namespace}}/partitioned", LIST),
     ("PUT DELETE", _TOPIC, TENANT_ADMIN),
+    ("GET", f"{_TOPIC}/properties", LOOK),
+    ("PUT DELETE", f"{_TOPIC}/properties", TENANT_ADMIN),
     ("PUT", f"{_TOPIC}/unload", TENANT_ADMIN),
     ("POST", f"{_TOPIC}/terminate", TENANT_ADMIN),
     ("GET", f"{_TOPIC}/lastMessageId", CONSUME),

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.registry import TopicConflictError, TopicRegistry
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic, clear_delayed
+    from ackgate.broker.topic.topic import OWN_PREFIX, Topic, clear_delayed
     from ackgate.broker.topic.tracing import Tracing, send_last_spans
 
 __all__ = [
     "BOUNDS_SECONDS",
     "DISK_LOOK_SECONDS",
+    "OWN_PREFIX",
     "Consumer",
     "DiskSpace",
     "Latencies",
@@ -46,7 +47,7 @@ __getattr__ = lazy_face(
         "ackgate.broker.topic.registry": ("TopicConflictError", "TopicRegistry"),
         "ackgate.broker.topic.services": ("SharedServices",),
         "ackgate.broker.topic.subscription": ("Consumer", "SubscriptionDriver"),
-        "ackgate.broker.topic.topic": ("Topic", "clear_delayed"),
+        "ackgate.broker.topic.topic": ("OWN_PREFIX", "Topic", "clear_delayed"),
         "ackgate.broker.topic.tracing": ("Tracing", "send_last_spans"),
     },
 )

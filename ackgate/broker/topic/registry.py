@@ -21,12 +21,14 @@ from ackgate.broker.cluster import (
     AUTO_TOPIC_CREATION,
     MAX_TOPICS,
     AutoTopicCreation,
+    change_partitioned_properties,
     create_partition_count,
     namespace_policy_path,
     partitioned_topic_path,
     partitioned_topics_path,
     raise_partition_count,
     read_partition_count,
+    read_partitioned_properties,
     topic_policy_path,
 )
 from ackgate.broker.schemas import SchemaRegistry
@@ -165,10 +167,14 @@ class TopicRegistry:
             raise ServiceNotReadyError(f"topic {name} is being closed")
         return present
 
-    def _begin_loading(self, name: TopicName, *, create: bool) -> asyncio.Task[Topic]:
+    def _begin_loading(
+        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None = None
+    ) -> asyncio.Task[Topic]:
         """Start a load. The caller has awaited nothing since it checked that there is none."""
         key = str(name)
-        loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
+        loading = asyncio.get_running_loop().create_task(
+            self._load(name, create=create, properties=properties)
+        )
         self._loading[key] = loading
         loading.add_done_callback(partial(self._end_loading, key))
         return loading
@@ -179,11 +185,13 @@ class TopicRegistry:
         if not loading.cancelled():
             loading.exception()  # the caller may no longer wait for it
 
-    async def _load(self, name: TopicName, *, create: bool) -> Topic:
+    async def _load(
+        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None
+    ) -> Topic:
         changes = self._changes
         topic = Topic(name, self._services)
         try:
-            await topic.open(create=create)
+            await topic.open(create=create, properties=properties)
         except NoSuchNodeError:
             raise TopicNotFoundError(f"topic {name} does not exist") from None
         except BaseException as error:
@@ -205,7 +213,7 @@ class TopicRegistry:
         """Whether the topic has a node."""
         return await self._services.metadata.get(_node_path(name)) is not None
 
-    async def create(self, name: TopicName) -> None:
+    async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
         """Create a topic that is not partitioned.
 
         Raises `TopicConflictError`, `NamespaceNotFoundError`, `LimitReachedError`.
@@ -217,7 +225,7 @@ class TopicRegistry:
         await self.owners.require(name)
         if self._present(name) is not None or str(name) in self._loading:
             raise TopicConflictError(f"topic {name} exists already")
-        await asyncio.shield(self._begin_loading(name, create=True))
+        await asyncio.shield(self._begin_loading(name, create=True, properties=properties))
 
     async def _check_room(self, name: TopicName, partitions: int = 1) -> None:
         """Raise `LimitReachedError` if the namespace cannot have so many more topics.
@@ -271,8 +279,10 @@ class TopicRegistry:
             broker.allow_auto_topic_creation, broker.default_num_partitions if is_parted else None
         )
 
-    async def create_partitioned(self, name: TopicName, count: int) -> None:
-        """Make a partitioned topic.
+    async def create_partitioned(
+        self, name: TopicName, count: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a partitioned topic, which has the properties; its partitions have none.
 
         Raises `TopicConflictError`, `NamespaceNotFoundError`, `LimitReachedError`, `CallerError` for a
         bad count.
@@ -283,7 +293,7 @@ class TopicRegistry:
         if await self.exists(name):
             raise TopicConflictError(f"topic {name} exists already")
         try:
-            await create_partition_count(self._services.metadata, name, count)
+            await create_partition_count(self._services.metadata, name, count, properties)
         except NodeExistsError:
             raise TopicConflictError(f"topic {name} exists already") from None
         await self._create_partitions(name, range(count))
@@ -318,6 +328,16 @@ class TopicRegistry:
     async def stored_partition_count(self, name: TopicName) -> int:
         """Number of partitions of a partitioned topic; 0 if there is none of this name."""
         return await read_partition_count(self._services.metadata, name)
+
+    async def partitioned_properties(self, name: TopicName) -> dict[str, str]:
+        """The properties of a partitioned topic; none if there is none of this name."""
+        return await read_partitioned_properties(self._services.metadata, name)
+
+    async def change_partitioned_properties(
+        self, name: TopicName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace them, durably. `change` may be called more than once. Raises `NoSuchNodeError`."""
+        await change_partitioned_properties(self._services.metadata, name, change)
 
     async def delete_partition_count(self, name: TopicName) -> None:
         """Delete a partitioned topic, after all its partitions were deleted."""

@@ -60,7 +60,7 @@ from ackgate.persistence.nodes.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.trace import Span
 
@@ -78,7 +78,10 @@ log = logging.getLogger(__name__)
 NO_POSITION: Final = 2**64 - 1
 """Ledger and entry id in the receipt of a duplicate: -1 as an unsigned 64-bit number."""
 
-TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
+OWN_PREFIX: Final = "#ackgate."
+"""Properties of a topic that begin so are the broker's: users neither see nor set them."""
+
+TOPIC_EPOCH_PROPERTY: Final = f"{OWN_PREFIX}topicEpoch"
 
 
 class _Publish(NamedTuple):
@@ -149,11 +152,14 @@ class Topic:
 
     # ---------------------------------------------------------------- life
 
-    async def open(self, *, create: bool) -> None:
-        """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
+    async def open(self, *, create: bool, properties: Mapping[str, str] | None = None) -> None:
+        """Load everything. `properties`: of a topic that is created.
+
+        Raises `NoSuchNodeError`, or what storage raises.
+        """
         await self.policies.load()
         self._apply_policies()
-        await self.ledger.open(create=create)
+        await self.ledger.open(create=create, properties=properties)
         self.journal = self.ledger.journal = self.journaling.begin()
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         if epoch is not None:
@@ -181,6 +187,26 @@ class Topic:
     def _apply_policies(self) -> None:
         self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
         self.message_bytes_max = self.policies.value(MAX_MESSAGE_BYTES, 0)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that users have set."""
+        return _users(self.ledger.properties)
+
+    async def change_properties(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace the users' properties, durably. `change` may be called more than once.
+
+        Raises what `change` raises, `OwnershipError`, `MetadataStoreError`, `NodeTooLargeError`.
+        """
+
+        def changed(present: Mapping[str, str]) -> dict[str, str]:
+            users = _users(present)
+            own = {key: value for key, value in present.items() if key not in users}
+            return {**change(users), **own}
+
+        await self.ledger.change_properties(changed)
 
     @property
     def partition(self) -> int:
@@ -486,8 +512,8 @@ class Topic:
         self.services.forget_topic(self)
 
     async def _store_topic_epoch(self, epoch: int) -> None:
-        await self.ledger.set_properties(
-            {**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)}
+        await self.ledger.change_properties(
+            lambda present: {**present, TOPIC_EPOCH_PROPERTY: str(epoch)}
         )
 
     async def _open_dedup(self, *, exists: bool) -> None:
@@ -660,6 +686,10 @@ class Topic:
         await self.ledger.roll_if_due()
         self.trim_soon()
         await self.journaling.trim()
+
+
+def _users(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in properties.items() if not key.startswith(OWN_PREFIX)}
 
 
 def _rollover_limits(services: SharedServices) -> RolloverLimits:

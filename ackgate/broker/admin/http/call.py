@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 JSON_TYPE: Final = "application/json"
 
 PROPERTIES_MAX: Final = 100
-"""Properties of one subscription or namespace; a metadata node stores them."""
+"""Properties of one subscription, topic or namespace; a metadata node stores them."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _EXACT_IN_DOUBLE: Final = 2**53
@@ -380,7 +380,7 @@ def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
 
 
 def properties_in(value: object) -> dict[str, str]:
-    """Properties of a subscription or namespace in JSON; none for None. Raises `RefusedError`."""
+    """Properties of a subscription, topic or namespace in JSON; none for None. Raises `RefusedError`."""
     if value is None:
         return {}
     if (
