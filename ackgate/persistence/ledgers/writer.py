@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ackgate.errors import (
@@ -42,14 +41,8 @@ from ackgate.errors import (
 from ackgate.persistence.bookies.entry_codec import EntryBatch, EntryEncoder
 from ackgate.persistence.bookies.origins import LedgerOrigin
 from ackgate.persistence.ledgers.catalog import encode_metadata
-from ackgate.persistence.ledgers.handles import AddingHandle, Flight, change_as_writer
-from ackgate.persistence.ledgers.quorum import (
-    ConfirmedBorder,
-    held_count,
-    parts_of_place,
-    with_fragment,
-)
-from ackgate.persistence.ports import Fragment
+from ackgate.persistence.ledgers.handles import AddingHandle, Flight
+from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count, parts_of_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +53,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ledgers.entry_reads import EntryReads
     from ackgate.persistence.ledgers.handles import Ticket
-    from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -244,8 +236,7 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
         Raises `MetadataConflictError` when the ledger has another owner now, `NoSuchLedgerError`,
         `MetadataStoreError`.
         """
-        entry, first = self._entry, self.last_add_confirmed + 1
-        ensemble = list(entry.metadata.fragments[-1].ensemble)
+        ensemble = list(self._entry.metadata.fragments[-1].ensemble)
         spares: dict[int, Bookie] = {}
         for place in sorted(self._lost):
             spare = await self._pool.spare(ensemble)
@@ -255,18 +246,7 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
             spares[place] = spare
         if not spares:
             return False
-        fragment = Fragment(first, tuple(ensemble))
-
-        def changed(found: LedgerMetadata) -> LedgerMetadata:
-            return replace(found, fragments=with_fragment(found.fragments, fragment))
-
-        self._entry = await change_as_writer(entry, self._catalog, changed)
-        logger.warning(
-            "ledger %d: entries from %d on are written to %s",
-            self.ledger_id,
-            first,
-            ", ".join(ensemble),
-        )
+        first = await self._begin_fragment(ensemble)
         for place, spare in spares.items():
             await take_in(spare, self._entry)
             self._places[place] = taken = EnsemblePlace(self, place, spare)
