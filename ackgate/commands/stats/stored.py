@@ -37,7 +37,7 @@ from ackgate.errors import (
     NoSuchNodeError,
     StorageError,
 )
-from ackgate.persistence.cursors.offline import read_cursor
+from ackgate.persistence.cursors.loading import read_cursor
 from ackgate.persistence.nodes.paths import (
     EMBEDDED_NAMESPACE,
     HIDDEN_CURSORS,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.broker.stats import OverviewQuery
-    from ackgate.persistence.cursors.offline import StoredCursorView
+    from ackgate.persistence.cursors.loading import StoredCursorView
     from ackgate.persistence.nodes.topic_node import TopicNode
     from ackgate.persistence.offline_storage import StoragePlaces
     from ackgate.persistence.ports import LedgerClient, MetadataStore
