@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ackgate.dispatcher import Exclusive, Failover, GateSettings, KeyShared, Shared
     from ackgate.embedded.bucket_storage import BucketStorage, StorageLanes
     from ackgate.embedded.message import Message
+    from ackgate.embedded.runtime import SubscriptionRuntime
     from ackgate.embedded.storage import EmbeddedStorage, open_embedded, until_durable
     from ackgate.embedded.subscription import EmbeddedConsumer, EmbeddedSubscription
     from ackgate.embedded.topic import EmbeddedTopic
@@ -44,6 +45,7 @@ __all__ = [
     "Retention",
     "Shared",
     "StorageLanes",
+    "SubscriptionRuntime",
     "SubscriptionSettings",
     "__version__",
     "open_embedded",
@@ -61,6 +63,7 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
             "ackgate.dispatcher": ("Exclusive", "Failover", "GateSettings", "KeyShared", "Shared"),
             "ackgate.embedded.bucket_storage": ("BucketStorage", "StorageLanes"),
             "ackgate.embedded.message": ("Message",),
+            "ackgate.embedded.runtime": ("SubscriptionRuntime",),
             "ackgate.embedded.subscription": ("EmbeddedConsumer", "EmbeddedSubscription"),
             "ackgate.embedded.topic": ("EmbeddedTopic",),
             "ackgate.persistence.messages.rules": ("Retention",),

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ackgate.commands.cli import EXIT_INTERRUPTED, EXIT_USAGE, command_parser, run_parsed
+from ackgate.commands.arguments import command_parser
+from ackgate.commands.cli import EXIT_INTERRUPTED, EXIT_USAGE, run_parsed
 from ackgate.errors import MissingExtraError
 from ackgate.extras import named_extras
 from ackgate.standard_output import written_out

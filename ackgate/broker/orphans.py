@@ -29,7 +29,7 @@ from ackgate.errors import LedgerGivenUpError, NoSuchLedgerError
 from ackgate.persistence.buckets.snapshots import find_orphan_snapshots
 from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.deliveries.journal import find_orphan_journals
-from ackgate.persistence.given_up import is_given_up
+from ackgate.persistence.ledger_owner import is_given_up
 from ackgate.persistence.nodes.owner_nodes import BROKERS, decode_broker
 from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, decode_topic_node
 from ackgate.persistence.nodes.unnamed_ledgers import MAKER_KEY, announced_makers

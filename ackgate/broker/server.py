@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
 from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ackgate.broker.admin import Peers
+    from ackgate.broker.admin import AdminServer, Peers
     from ackgate.broker.ledger_storage import LedgerStorage
     from ackgate.broker.wire import Connection
     from ackgate.config.settings import Settings
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
     SharedPorts = Mapping[str, Sequence[socket.socket]]
+    AnyServer = AdminServer | ProtocolServer
 
 log = logging.getLogger(__name__)
 
@@ -75,23 +76,6 @@ CERTIFICATE_WARNING_SECONDS: Final = 86_400.0
 
 STORAGE_LOOK_SECONDS: Final = 30.0
 """How often the bookies of a cluster are counted."""
-
-
-class _HasPorts(Protocol):
-    """A server that listens on any number of ports."""
-
-    async def listen(
-        self,
-        host: str,
-        port: int,
-        tls: ReloadedTls | None = None,
-        sockets: Sequence[socket.socket] = (),
-        listener_name: str = "",
-    ) -> int:
-        """Listen on one more port, and return its number. Raises `OSError`."""
-
-    async def close(self) -> None:
-        """Close ports and connections, and wait until both are closed."""
 
 
 class _PortsTls:
@@ -298,7 +282,6 @@ class BrokerServer:
         broker = self.settings.broker
         old_ledgers = await self.storage.ledgers_so_far()
         stopping.then("connections", self._protocol.close)
-        stopping.then("the other brokers", self._close_peers)
         self.service = Urls(
             await self._listen("pulsar", self._protocol, broker.broker_service_port),
             await self._listen(
@@ -311,6 +294,7 @@ class BrokerServer:
             lambda: _credentials(self.services.settings),
             lambda: self._tls.peers(self.services.settings),
         )
+        stopping.then("the other brokers", self._peers.close)
         self.ownership.ask_to_acquire = self._peers.acquire
 
         self._admin = serve_http(self)
@@ -334,7 +318,7 @@ class BrokerServer:
             {address.partition(":")[0]: address for address in addresses if address}
         )
         stopping.then("upkeep", self._end_upkeep, share=3)  # it looks at the disks once more
-        sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
+        sampling = Chore(partial(self.sampler.sample, self.registry), lambda: SAMPLE_SECONDS)
         storing = Chore(self.storage.upkeep, lambda: STORAGE_LOOK_SECONDS)
         certificates = Chore(self._warn_of_certificates, lambda: CERTIFICATE_WARNING_SECONDS)
         self._upkeep = [
@@ -345,7 +329,7 @@ class BrokerServer:
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
 
     async def _listen(
-        self, scheme: str, server: _HasPorts, port: int | None, tls: ReloadedTls | None = None
+        self, scheme: str, server: AnyServer, port: int | None, tls: ReloadedTls | None = None
     ) -> str:
         """Open one more port of a server.
 
@@ -385,7 +369,7 @@ class BrokerServer:
         await self._listen_for_listeners(ports)
 
     @property
-    def _servers(self) -> Mapping[str, tuple[_HasPorts, ReloadedTls | None]]:
+    def _servers(self) -> Mapping[str, tuple[AnyServer, ReloadedTls | None]]:
         """The server for each scheme, and its TLS context."""
         return {
             "pulsar": (self._protocol, None),
@@ -501,11 +485,6 @@ class BrokerServer:
         """Connected clients of the binary protocol."""
         return self._protocol.sessions
 
-    @property
-    def connection_count(self) -> int:
-        """Connections of the binary protocol."""
-        return len(self._protocol.sessions)
-
     async def _warn_of_certificates(self) -> None:
         shown: dict[str, ReloadedTls | CertificateFile] = {
             **{f"of port {scheme}": tls for scheme, tls in self.tls_ports.items()},
@@ -516,9 +495,6 @@ class BrokerServer:
             warning = expiry_warning(certificate.certificate_expires_at, now)
             if warning:
                 log.warning("the certificate %s %s", which, warning)
-
-    async def _sample(self) -> None:
-        await self.sampler.sample(self.registry)
 
     async def _delete_orphans(self, old_ledgers: Callable[[], Awaitable[list[int]]]) -> None:
         try:
@@ -539,10 +515,6 @@ class BrokerServer:
     async def _close_topics(self) -> None:
         await self.ownership.leave()
         await self.registry.close()
-
-    async def _close_peers(self) -> None:
-        if self._peers is not None:
-            await self._peers.close()
 
     async def _end_upkeep(self) -> None:
         for task in self._upkeep:

@@ -1,18 +1,162 @@
-"""The command lines of ``ackgate bookies``, ``ledgers``, ``delayed``, ``pulsar``, ``tokens``, ``tls``.
+"""The command lines of a broker's commands.
 
 Pure. Apart from the commands themselves, which load much more.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ackgate
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Mapping
+
+_Commands: TypeAlias = Any
+"""What `add_subparsers` returns: argparse keeps this type to itself."""
 
 
-def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
+def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
+    """Parser of a broker's commands. `others` (name to help) appear in the help only."""
+    parser = argparse.ArgumentParser(
+        prog="ackgate",
+        description="A message broker that does not forget an ack, and stops before it would.",
+        epilog="Exit codes: 0 success, 1 a failure, or a problem was found, 2 a wrong command line or "
+        "configuration, 130 interrupted.",
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"ackgate {ackgate.__version__}",
+        help="print the version",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (
+        _add_broker_parser,
+        _add_stats_parser,
+        _add_overview_parser,
+        _add_config_parser,
+        _add_delayed_parser,
+        _add_bookies_parser,
+        _add_ledgers_parser,
+        _add_pulsar_parser,
+        _add_tokens_parser,
+        _add_tls_parser,
+    ):
+        add(commands)
+    for name, line in (others or {}).items():
+        commands.add_parser(name, help=line)
+    return parser
+
+
+def _add_broker_parser(commands: _Commands) -> None:
+    broker = commands.add_parser("broker", help="run a broker that speaks Pulsar's protocol")
+    broker.add_argument("--data-dir", type=Path, help="directory of all its data (default: ./data)")
+    broker.add_argument("--port", type=int, help="protocol port, 0 = a free one (default: 6650)")
+    broker.add_argument("--http-port", type=int, help="admin port, 0 = a free one (default: 8080)")
+    broker.add_argument("--bind", help="address to listen on (default: 127.0.0.1)")
+    broker.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that serve together, at best one for each core (default: 1)",
+    )
+    broker.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # started by `--workers`
+    broker.add_argument("--config", type=Path, metavar="FILE", help="a broker.conf")
+    broker.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of broker.conf; may be repeated",
+    )
+
+
+def _add_stats_parser(commands: _Commands) -> None:
+    stats = commands.add_parser(
+        "stats", help="show why a subscription is stuck, from a broker or its files"
+    )
+    stats.add_argument("topic", metavar="TOPIC")
+    stats.add_argument("--subscription", metavar="S", help="only this one")
+    stats.add_argument(
+        "--exclude-consumers", action="store_true", help="do not list consumers, if there are many"
+    )
+    _add_source_arguments(stats)
+
+
+def _add_overview_parser(commands: _Commands) -> None:
+    overview = commands.add_parser(
+        "overview", help="all subscriptions, worst first, from a broker or its files"
+    )
+    overview.add_argument("--text", default="", metavar="T", help="only those with it in a name")
+    overview.add_argument(
+        "--state",
+        action="append",
+        choices=("stuck", "at-risk", "waiting", "fine"),
+        help="only these; may be repeated",
+    )
+    overview.add_argument(
+        "--order",
+        default="worst",
+        choices=(
+            *("worst", "topic", "subscription", "ranges", "backlog", "unacked", "again"),
+            *("delayed", "shuts-in", "consumers"),
+        ),
+        help="which come first (default: worst)",
+    )
+    overview.add_argument("--reversed", action="store_true", help="which come last")
+    overview.add_argument("--offset", type=int, default=0, help="leave out so many (default: 0)")
+    overview.add_argument("--rows", type=int, default=20, help="how many (default: 20)")
+    _add_source_arguments(overview)
+
+
+def _add_config_parser(commands: _Commands) -> None:
+    config = commands.add_parser("config", help="check a broker.conf")
+    check = config.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+        "check",
+        help="list keys that are wrong, unknown or without effect",
+        description="What a broker that is started here would make of FILE and of the environment's "
+        "ACKGATE_ and PULSAR_PREFIX_ keys.",
+        epilog="Exit codes: 0 every key has its effect or is at Pulsar's default, 1 some other key has "
+        "none, 2 the broker would not start.",
+    )
+    check.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a broker.conf")
+    check.add_argument("--json", action="store_true", help="for programs")
+
+
+def _add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options for the source (a broker or files) and for the form of the answer."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
+    source.add_argument(
+        "--data-dir", type=Path, help="read the files of a running or dead broker, without changes"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
+    parser.add_argument(
+        "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
+    )
+    parser.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
+    parser.add_argument(
+        "--bookkeeper",
+        metavar="URI",
+        help="the BookKeeper cluster instead: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
+    )
+    _add_access_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="repeat at this interval (default: 1 s)",
+    )
+
+
+def _add_bookies_parser(commands: _Commands) -> None:
     bookies = commands.add_parser(
         "bookies", help="check the copies of all ledger entries, and repair them"
     )
@@ -21,7 +165,7 @@ def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
     check = actions.add_parser("check", help="read and verify every copy; changes nothing")
     repair = actions.add_parser("repair", help="the same, and repair missing and bad copies")
     for parser in (listing, check, repair):
-        add_place_arguments(parser)
+        _add_place_arguments(parser)
         parser.add_argument("--json", action="store_true", help="for programs")
     for parser in (check, repair):
         parser.add_argument(
@@ -37,7 +181,7 @@ def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
     )
 
 
-def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
+def _add_ledgers_parser(commands: _Commands) -> None:
     ledgers = commands.add_parser("ledgers", help="inspect ledgers, of messages and of cursors")
     actions = ledgers.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="all ledgers, and their owners")
@@ -70,13 +214,13 @@ def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
         help="on a BookKeeper cluster: whose ledgers, if the metadata have lost their name",
     )
     for parser in (listing, show, read, verify, adopt):
-        add_place_arguments(parser)
+        _add_place_arguments(parser)
     for parser in (listing, show, verify, adopt):
         parser.add_argument("--json", action="store_true", help="for programs")
     form.add_argument("--json", action="store_true", help="an object a line")
 
 
-def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     """Add options for where metadata and bookies are."""
     parser.add_argument("--data-dir", type=Path, help="of a broker (default: ./data)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
@@ -93,7 +237,7 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_access_arguments(parser: Any) -> None:  # noqa: ANN401 - as above
+def _add_access_arguments(parser: _Commands) -> None:
     """Add options of a command that asks a broker: address, certificates, credentials."""
     group = parser.add_argument_group(
         "access to the broker",
@@ -114,7 +258,7 @@ def add_access_arguments(parser: Any) -> None:  # noqa: ANN401 - as above
     )
 
 
-def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
+def _add_delayed_parser(commands: _Commands) -> None:
     delayed = commands.add_parser("delayed", help="delayed messages: list, cancel, clear the index")
     actions = delayed.add_subparsers(dest="action", required=True, metavar="ACTION")
     shown = actions.add_parser("list", help="held messages of each subscription of a topic")
@@ -130,7 +274,7 @@ def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
             dest="url",
             help="of a broker's admin port (default: http://127.0.0.1:8080)",
         )
-        add_access_arguments(parser)
+        _add_access_arguments(parser)
         parser.add_argument("--json", action="store_true", help="for programs")
     cancel.add_argument(
         "positions", nargs="*", metavar="POSITION", help="ledger:entry or ledger:entry:partition"
@@ -141,7 +285,7 @@ def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
     clear.add_argument("--subscription", metavar="S", help="only this one's; default: all")
 
 
-def add_pulsar_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
+def _add_pulsar_parser(commands: _Commands) -> None:
     pulsar = commands.add_parser(
         "pulsar",
         help="look at a real Pulsar cluster, from its ZooKeeper and bookies, read-only",
@@ -229,7 +373,7 @@ _SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
 _PAIR_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
 
 
-def add_tokens_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
+def _add_tokens_parser(commands: _Commands) -> None:
     tokens = commands.add_parser(
         "tokens",
         help="make keys and tokens, and look at them",
@@ -302,7 +446,7 @@ def add_tokens_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
         )
 
 
-def add_tls_parser(commands: Any) -> None:  # noqa: ANN401 - as above
+def _add_tls_parser(commands: _Commands) -> None:
     tls = commands.add_parser("tls", help="make certificates for trying TLS")
     make = tls.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
         "make-test-certificates",

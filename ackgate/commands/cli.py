@@ -5,28 +5,19 @@ Edge. ``ackgate tls`` calls `ackgate.network` directly, and has no module.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import ackgate
-from ackgate.commands.arguments import (
-    add_access_arguments,
-    add_bookies_parser,
-    add_delayed_parser,
-    add_ledgers_parser,
-    add_pulsar_parser,
-    add_tls_parser,
-    add_tokens_parser,
-)
+from ackgate.commands.arguments import command_parser
 from ackgate.errors import AckGateError, ConfigurationError, DataDirectoryBusyError
 from ackgate.standard_output import unwritten, written_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import argparse
+    from collections.abc import Sequence
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -131,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "tls":
         return _make_certificates(arguments)
     if arguments.command == "pulsar":
-        from ackgate.commands.pulsar.command import run_pulsar  # noqa: PLC0415
+        from ackgate.commands.pulsar_command import run_pulsar  # noqa: PLC0415
 
         return run_pulsar(arguments)
     from ackgate.commands.stats.command import run_overview, run_stats  # noqa: PLC0415
@@ -162,119 +153,3 @@ def _make_certificates(arguments: argparse.Namespace) -> int:
     ]
     print("\n".join(lines))  # noqa: T201
     return 0
-
-
-def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
-    """Parser of a broker's commands. `others` (name to help) appear in the help only."""
-    parser = argparse.ArgumentParser(
-        prog="ackgate",
-        description="A message broker that does not forget an ack, and stops before it would.",
-        epilog="Exit codes: 0 success, 1 a failure, or a problem was found, 2 a wrong command line or "
-        "configuration, 130 interrupted.",
-    )
-    parser.add_argument(
-        "--version",
-        action="version",
-        version=f"ackgate {ackgate.__version__}",
-        help="print the version",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    broker = commands.add_parser("broker", help="run a broker that speaks Pulsar's protocol")
-    broker.add_argument("--data-dir", type=Path, help="directory of all its data (default: ./data)")
-    broker.add_argument("--port", type=int, help="protocol port, 0 = a free one (default: 6650)")
-    broker.add_argument("--http-port", type=int, help="admin port, 0 = a free one (default: 8080)")
-    broker.add_argument("--bind", help="address to listen on (default: 127.0.0.1)")
-    broker.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that serve together, at best one for each core (default: 1)",
-    )
-    broker.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # started by `--workers`
-    broker.add_argument("--config", type=Path, metavar="FILE", help="a broker.conf")
-    broker.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set one key of broker.conf; may be repeated",
-    )
-    stats = commands.add_parser(
-        "stats", help="show why a subscription is stuck, from a broker or its files"
-    )
-    stats.add_argument("topic", metavar="TOPIC")
-    stats.add_argument("--subscription", metavar="S", help="only this one")
-    _add_source_arguments(stats)
-    overview = commands.add_parser(
-        "overview", help="all subscriptions, worst first, from a broker or its files"
-    )
-    overview.add_argument("--text", default="", metavar="T", help="only those with it in a name")
-    overview.add_argument(
-        "--state",
-        action="append",
-        choices=("stuck", "at-risk", "waiting", "fine"),
-        help="only these; may be repeated",
-    )
-    overview.add_argument(
-        "--order",
-        default="worst",
-        choices=(
-            *("worst", "topic", "subscription", "ranges", "backlog", "unacked", "again"),
-            *("delayed", "shuts-in", "consumers"),
-        ),
-        help="which come first (default: worst)",
-    )
-    overview.add_argument("--reversed", action="store_true", help="which come last")
-    overview.add_argument("--offset", type=int, default=0, help="leave out so many (default: 0)")
-    overview.add_argument("--rows", type=int, default=20, help="how many (default: 20)")
-    _add_source_arguments(overview)
-    config = commands.add_parser("config", help="check a broker.conf")
-    check = config.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
-        "check",
-        help="list keys that are wrong, unknown or without effect",
-        description="What a broker that is started here would make of FILE and of the environment's "
-        "ACKGATE_ and PULSAR_PREFIX_ keys.",
-        epilog="Exit codes: 0 every key has its effect or is at Pulsar's default, 1 some other key has "
-        "none, 2 the broker would not start.",
-    )
-    check.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a broker.conf")
-    check.add_argument("--json", action="store_true", help="for programs")
-    add_delayed_parser(commands)
-    add_bookies_parser(commands)
-    add_ledgers_parser(commands)
-    add_pulsar_parser(commands)
-    add_tokens_parser(commands)
-    add_tls_parser(commands)
-    for name, line in (others or {}).items():
-        commands.add_parser(name, help=line)
-    return parser
-
-
-def _add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options for the source (a broker or files) and for the form of the answer."""
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
-    source.add_argument(
-        "--data-dir", type=Path, help="read the files of a running or dead broker, without changes"
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
-    parser.add_argument(
-        "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
-    )
-    parser.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
-    parser.add_argument(
-        "--bookkeeper",
-        metavar="URI",
-        help="the BookKeeper cluster instead: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
-    )
-    add_access_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument(
-        "--watch",
-        type=float,
-        nargs="?",
-        const=1.0,
-        metavar="SECONDS",
-        help="repeat at this interval (default: 1 s)",
-    )

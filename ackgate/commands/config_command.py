@@ -9,7 +9,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.commands.terminal.tables import printable
+from ackgate.commands.terminal.tables import aligned, printable
 from ackgate.config.load import OLDER_NAMES, gather
 from ackgate.config.settings import Settings
 from ackgate.config.unused_keys import PULSAR_VERSION, security_asked_for
@@ -158,14 +158,10 @@ def _name(each: UnusedKey) -> str:
 
 
 def _section(title: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    if not rows:
-        return
-    yield ""
-    yield f"{title} ({len(rows)}):"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"  {'  '.join(cells)}".rstrip()
+    if rows:
+        yield ""
+        yield f"{title} ({len(rows)}):"
+        yield from (f"  {line}".rstrip() for line in aligned(rows))
 
 
 # ----------------------------------------------------------------------------- for programs

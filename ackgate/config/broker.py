@@ -348,6 +348,15 @@ class BrokerSettings(SettingsGroup):
         ge=0,
         le=INT_MAX,
     )
+    max_topics_per_namespace: int = setting(
+        0,
+        "Most topics of one namespace; each partition counts. 0: no limit.",
+        unit="topics",
+        pulsar=0,
+        dynamic=True,
+        ge=0,
+        le=INT_MAX,
+    )
     broker_delete_inactive_topics_enabled: bool = setting(
         True,
         "Delete unused topics.",

@@ -36,7 +36,7 @@ from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_
 from ackgate.persistence.buckets.snapshots import find_orphan_snapshots
 from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.cursors.store import CursorStore
-from ackgate.persistence.given_up import is_given_up
+from ackgate.persistence.ledger_owner import is_given_up
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies, wall_clock_ms
 from ackgate.persistence.ledgers.metadata_check import (
     refuse_known_ledgers,

@@ -1,10 +1,7 @@
-"""A subscription of an embedded topic and its consumers: drives the pure machine on asyncio.
+"""A subscription of an embedded topic and its consumers.
 
-Edge. The machine (`ackgate.subscription.Subscription`, here `core`) decides; this carries out what it wants::
-
-    ack, nack, seek ...           --> core --.               .--> a consumer's queue, `async for`
-    store: a write is durable     --> core --+-- turn: Ready +--> store.notify, receipts
-    topic: messages were added    --> core --'               '--> read: cache at once, ledger in a task
+Edge. The machine (`ackgate.subscription.Subscription`, here `core`) decides, and `SubscriptionRuntime` takes
+its turns: what they deliver goes to a consumer's queue, and so to `async for`; a receipt ends `ack`.
 
 It holds nothing of an ack. A consumer's queue is bounded by its permits: those that it took come back to the
 machine as the host takes messages out. What was acked, moved over or sent back while it lay in the queue is
@@ -21,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from ackgate.embedded.checks import check_position, is_count
 from ackgate.embedded.message import Message, TopicEntry
+from ackgate.embedded.runtime import SubscriptionRuntime, TopicReads
 from ackgate.errors import (
-    AckGateError,
     CallerError,
     ClosedHandleError,
     CursorClosedError,
@@ -32,29 +29,18 @@ from ackgate.errors import (
 from ackgate.subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
 
-    from ackgate.cursor import MessageLedgers, Position, Span
+    from ackgate.cursor import MessageLedgers, Position
     from ackgate.dispatcher import Gate, SubscriptionKind
+    from ackgate.errors import AckGateError
     from ackgate.persistence import CursorStore, CursorStoreStats, PersistOutcome
-    from ackgate.subscription import (
-        Delivery,
-        ReadRequest,
-        Ready,
-        SubscriptionSettings,
-        SubscriptionStatistics,
-    )
+    from ackgate.subscription import Delivery, Ready, SubscriptionSettings, SubscriptionStatistics
 
 log = logging.getLogger(__name__)
 
-READS_PER_TURN_MAX: Final = 20
-"""Reads of one turn before other tasks get theirs."""
-
 READ_BYTES_MAX: Final = 5 * 1024 * 1024
 """Aim of one read, by the average size of the topic's entries."""
-
-TIMER_MS_MAX: Final = 60_000
-"""No timer is longer, so that a clock that was set forward is noticed."""
 
 TAKEN_PER_TURN_MAX: Final = 64
 """Messages handed out of a queue in a row before other tasks get their turn."""
@@ -63,7 +49,7 @@ PERMITS_MAX: Final = 1_000_000
 """Most messages that one consumer may hold in its queue."""
 
 
-class TopicPort(Protocol):
+class TopicPort(TopicReads, Protocol):
     """What a subscription needs of its topic."""
 
     name: str
@@ -75,12 +61,6 @@ class TopicPort(Protocol):
 
     def now_ms(self) -> int:
         """The current time, in ms since 1970."""
-
-    def cached(self, spans: Sequence[Span]) -> Sequence[Any] | None:
-        """The entries of the spans if all are in memory; else None."""
-
-    async def read(self, spans: Sequence[Span]) -> Sequence[Any]:
-        """The entries of the spans, in order of position."""
 
     def trim_soon(self) -> None:
         """Delete ledgers that are not needed, soon: more may be acked by all."""
@@ -122,18 +102,23 @@ class EmbeddedSubscription:
             chance=random.random,
             now_ms=topic.now_ms(),
         )
+        self._runtime = SubscriptionRuntime(
+            core=self._core,
+            store=store,
+            reads=topic,
+            name=name,
+            topic_name=topic.name,
+            now_ms=topic.now_ms,
+            read_entries_max=lambda: READ_BYTES_MAX // topic.average_entry_bytes,
+            carry_out=self._carry_out,
+            on_outcome=self._on_outcome,
+            on_bug=self._on_bug,
+        )
         self._consumers: list[EmbeddedConsumer] = []
-        self._is_asked = False
         self._ended: asyncio.Future[None] | None = None
         """Done when it is closed or deleted; None: that has not begun."""
-        self._is_over = False
         self._error: AckGateError | None = None
         """Why it ended by itself."""
-        self._reading: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._why_unread = ""
-        store.on_outcome(self._on_outcome)
-        store.keep_nacks(self._core.held_nacks)
         self.ask_turn()
 
     # ---------------------------------------------------------------- what is known
@@ -235,7 +220,7 @@ class EmbeddedSubscription:
         if consumer in self._consumers:
             self._consumers.remove(consumer)
             consumer._end(None)
-            if not self._is_over:
+            if not self._runtime.is_over:
                 self._core.detach(consumer, now_ms=self.topic.now_ms())
                 self.ask_turn()
 
@@ -269,7 +254,7 @@ class EmbeddedSubscription:
         self.ask_turn()
 
     def _took(self, consumer: EmbeddedConsumer, messages: int) -> None:
-        if not self._is_over and not consumer._has_ended:
+        if not self._runtime.is_over and not consumer._has_ended:
             self._core.flow(consumer, messages, now_ms=self.topic.now_ms())
             self.ask_turn()
 
@@ -308,47 +293,18 @@ class EmbeddedSubscription:
         self.ask_turn()
         return await self._store.until_durable()
 
-    # ---------------------------------------------------------------- the turn
+    # ---------------------------------------------------------------- what the topic calls
 
     def ask_turn(self) -> None:
-        """Have one turn run soon. Cheap; asking twice is one turn."""
-        if not self._is_asked and not self._is_over:
-            self._is_asked = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        """Have one turn run soon: messages were added."""
+        self._runtime.ask_turn()
 
-    def _turn(self) -> None:
-        self._is_asked = False
-        if not self._is_over:
-            self._guarded(self._take_turn)
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Take a step. If it has a bug, ours or of a host's entries, nothing may wait forever."""
-        try:
-            step()
-        except Exception as error:
-            log.exception("subscription %s of %s failed", self.name, self.topic.name)
-            self.fail(InternalError(f"subscription {self.name!r} failed: {error!r}"))
-
-    def _take_turn(self) -> None:
-        core, topic = self._core, self.topic
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for _ in range(READS_PER_TURN_MAX):
-            ready = core.ready(
-                now_ms=topic.now_ms(),
-                read_entries_max=max(1, READ_BYTES_MAX // topic.average_entry_bytes),
-            )
-            self._carry_out(ready)
-            if ready.read is None:
-                self._wait(ready.wake_at_ms)
-                return
-            entries = topic.cached(ready.read.spans)
-            if entries is None:
-                self._reading = asyncio.get_running_loop().create_task(self._read(ready.read))
-            else:
-                self._read_done(ready.read, entries)
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """Forget the acks of a message ledger that is gone."""
+        self._core.ledger_trimmed(ledger_id, now_ms=self.topic.now_ms())
         self.ask_turn()
+
+    # ---------------------------------------------------------------- what the runtime calls
 
     def _carry_out(self, ready: Ready[EmbeddedConsumer, Any]) -> None:
         for delivery in ready.deliveries:
@@ -363,71 +319,18 @@ class EmbeddedSubscription:
                     done.set_result(None)
                 else:
                     done.set_exception(receipt.error)
-        if ready.write is not None:
-            self._store.keep_nacks(self._core.held_nacks)
-            if not self._store.notify():
-                self._core.persisted(self._store.durable_outcome, now_ms=self.topic.now_ms())
-
-    def _wait(self, wake_at_ms: int | None) -> None:
-        if wake_at_ms is not None:
-            delay_ms = min(max(0, wake_at_ms - self.topic.now_ms()), TIMER_MS_MAX)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.ask_turn)
-
-    async def _read(self, request: ReadRequest) -> None:
-        try:
-            entries = await self.topic.read(request.spans)
-        except Exception as error:  # noqa: BLE001 - a host's own `read` may raise anything
-            self._read_failed(request, error)
-        else:
-            self._guarded(lambda: self._read_done(request, entries))
-        finally:
-            self._reading = None
-        self.ask_turn()
-
-    def _read_done(self, request: ReadRequest, entries: Sequence[Any]) -> None:
-        if self._is_over:
-            return
-        try:
-            self._core.read_done(request, entries, now_ms=self.topic.now_ms())
-        except AckGateError as error:  # the metadata of an entry cannot be parsed
-            self._read_failed(request, error)
-        else:
-            self._why_unread = ""
-
-    def _read_failed(self, request: ReadRequest, error: Exception) -> None:
-        if str(error) != self._why_unread:  # it is tried again every second
-            self._why_unread = str(error)
-            log.warning(
-                "subscription %s of %s: a read failed: %r", self.name, self.topic.name, error
-            )
-        if not self._is_over:
-            self._core.read_failed(request, now_ms=self.topic.now_ms())
-
-    def ledger_trimmed(self, ledger_id: int) -> None:
-        """Forget the acks of a message ledger that is gone. The topic calls this."""
-        self._core.ledger_trimmed(ledger_id, now_ms=self.topic.now_ms())
-        self.ask_turn()
-
-    # ---------------------------------------------------------------- persistence
 
     def _on_outcome(self) -> None:
-        store = self._store
-        if store.failing_since_ms is not None:
-            self._core.persist_failed(store.failing_since_ms, now_ms=self.topic.now_ms())
-        elif store.outcome is not None:
-            self._core.persisted(store.outcome, now_ms=self.topic.now_ms())
-        if isinstance(store.why_stopped, OwnershipError) and not self._is_closed:
-            self.topic.fail(store.why_stopped)
-            return
-        self.topic.trim_soon()
-        if self._is_over:
-            self._answer_receipts()
-        self.ask_turn()
+        lost = self._store.why_stopped
+        if isinstance(lost, OwnershipError) and not self._is_closed:
+            self.topic.fail(lost)
+        else:
+            self.topic.trim_soon()
 
-    def _answer_receipts(self) -> None:
-        """Answer the acks that still wait, since there are no more turns."""
-        self._core.suspend()
-        self._carry_out(self._core.ready(now_ms=self.topic.now_ms()))
+    def _on_bug(self, error: Exception) -> None:
+        """Fail, so that nothing waits forever."""
+        log.error("subscription %s of %s failed", self.name, self.topic.name, exc_info=error)
+        self.fail(InternalError(f"subscription {self.name!r} failed: {error!r}"))
 
     # ---------------------------------------------------------------- the end
 
@@ -462,9 +365,7 @@ class EmbeddedSubscription:
         self._ended = asyncio.get_running_loop().create_future()
         for consumer in list(self._consumers):
             self._detach(consumer)
-        self._stop()
-        if self._reading is not None:
-            self._reading.cancel()
+        self._runtime.stop(cancels_read=True)
         try:
             await last_step
         except BaseException:
@@ -472,8 +373,7 @@ class EmbeddedSubscription:
             raise
         finally:
             why = self._error or self._store.why_stopped
-            self._core.fail_receipts(why or CursorClosedError(f"{self.name!r} is closed"))
-            self._answer_receipts()
+            self._runtime.fail_receipts(why or CursorClosedError(f"{self.name!r} is closed"))
             self.topic.closed(self, is_deleted=is_deleted)
             self._ended.set_result(None)
 
@@ -481,19 +381,12 @@ class EmbeddedSubscription:
         """End at once, and write no more: everybody who waits gets this error."""
         if self._error is None and not self._is_closed:
             self._error = error
-            self._stop()
+            self._runtime.stop()
             for consumer in self._consumers:
                 consumer._end(error)
             if isinstance(error, OwnershipError):
                 self._store.abandon(error)
-            self._core.fail_receipts(error)
-            self._answer_receipts()
-
-    def _stop(self) -> None:
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self._runtime.fail_receipts(error)
 
 
 class _Queued(NamedTuple):

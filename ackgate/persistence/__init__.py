@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.buckets.snapshots import BucketSnapshots, find_orphan_snapshots
     from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers
-    from ackgate.persistence.cursors.offline import StoredCursorView, read_cursor
+    from ackgate.persistence.cursors.loading import StoredCursorView, read_cursor
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
     from ackgate.persistence.metadata.memory import MemoryMetadataStore
@@ -99,7 +99,7 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
             "ackgate.persistence.metadata.sqlite": ("SqliteMetadataStore",),
             "ackgate.persistence.metadata_url": ("open_metadata_store",),
             "ackgate.persistence.zookeeper.store": ("ZooKeeperMetadataStore",),
-            "ackgate.persistence.cursors.offline": ("StoredCursorView", "read_cursor"),
+            "ackgate.persistence.cursors.loading": ("StoredCursorView", "read_cursor"),
             "ackgate.persistence.records.outcome": (
                 "CursorStoreStats",
                 "PersistOutcome",

@@ -54,8 +54,7 @@ from ackgate.persistence.deliveries.node import (
     encode_journal_node,
     ledgers_of_journal,
 )
-from ackgate.persistence.given_up import is_given_up
-from ackgate.persistence.ledger_owner import owner_of
+from ackgate.persistence.ledger_owner import is_given_up, owner_of
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, decode_metadata, encode_metadata
 from ackgate.persistence.ledgers.client import wall_clock_ms
 from ackgate.persistence.ledgers.metadata_check import CLUSTER_PATH, known_cluster, runs_counted

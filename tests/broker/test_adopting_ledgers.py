@@ -18,7 +18,8 @@ import ackgate
 from ackgate import Position
 from ackgate.broker.cluster import read_partition_count
 from ackgate.broker.wire import TopicName
-from ackgate.commands.cli import command_parser, main
+from ackgate.commands.arguments import command_parser
+from ackgate.commands.cli import main
 from ackgate.commands.ledgers.adopt_command import _show_and_apply
 from ackgate.errors import ConfigurationError, MetadataStoreError
 from ackgate.persistence.adoption import plan_adoption

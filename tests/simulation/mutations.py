@@ -426,8 +426,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "permits wake up nobody",
-        "ackgate.broker.topic.subscription:SubscriptionDriver.flow",
-        lambda real, self, *args: real(Changed(self, ask_turn=nothing), *args),
+        "ackgate.broker.topic.subscription:Consumer.flow",
+        lambda real, self, permits: self.subscription.core.flow(
+            self, permits, now_ms=self.subscription.now_ms()
+        ),
     ),
     Mutation(
         "the gate shuts one range early",

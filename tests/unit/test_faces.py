@@ -17,7 +17,7 @@ FACES: dict[str, str] = {
         BucketStorage EARLIEST EmbeddedConsumer EmbeddedStorage EmbeddedSubscription
         EmbeddedTopic Exclusive Failover GateSettings KeyShared LATEST Message MessageLedgers
         PersistOutcome PersistenceSettings Position Retention Shared StorageLanes
-        SubscriptionSettings __version__ open_embedded until_durable
+        SubscriptionRuntime SubscriptionSettings __version__ open_embedded until_durable
     """,
     "ackgate.bookkeeper": """
         AppendTicket BookKeeperClient BookKeeperSettings BookKeeperStatistics BookieDiskSpace

@@ -20,7 +20,6 @@ from aiohttp import HttpVersion11, web
 from ackgate.broker.admin import (
     brokers,
     bundles,
-    cursor_moves,
     delayed,
     messages,
     metrics,
@@ -84,7 +83,7 @@ SECTIONS: Final = {
     "Statistics": stats.ROUTES,
     "Messages": messages.ROUTES,
     "Subscriptions": subscriptions.ROUTES,
-    "Moving cursors": cursor_moves.ROUTES,
+    "Moving cursors": subscriptions.CURSOR_ROUTES,
     "Delayed messages": delayed.ROUTES,
     "Policies": policies.ROUTES,
 }

@@ -138,11 +138,6 @@ def _check_cluster(call: Call) -> None:
         raise RefusedError(404, "Cluster does not exist")
 
 
-def broker_id(call: Call) -> str:
-    """``host:port`` of the admin interface, which is Pulsar's name of a broker."""
-    return call.broker.broker_id
-
-
 _BROKERS: Final = "/admin/v2/brokers"
 _CONFIGURATION: Final = f"{_BROKERS}/configuration"
 

@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import AUTHORITATIVE, DONE, Reply, json_reply
-from ackgate.broker.admin.http.partition_calls import raise_refusal
-from ackgate.broker.admin.http.peers import bundle_path
+from ackgate.broker.admin.http.peers import bundle_path, raise_refusal, side_by_side
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import LOCATE_SECONDS_MAX, BundleState
@@ -29,7 +28,7 @@ async def unload_namespace(call: Call) -> Reply:
     """Close every topic of a namespace; the next lookup of one loads it again, at any broker."""
     await call.require_namespace()
     bundles = await call.broker.ownership.bundles(call.namespace_name)
-    for reply in await asyncio.gather(*(_unload(call, bundle) for bundle in bundles)):
+    for reply in await side_by_side(lambda bundle: _unload(call, bundle), bundles):
         raise_refusal(reply)
     return DONE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.http.call import DONE, json_reply
+from ackgate.broker.admin.http.call import DONE, json_reply, shown
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.delayed import POSITIONS_MAX, CancelOutcome
@@ -103,10 +103,9 @@ async def clear_indexes(call: Call) -> Reply:
 
 
 async def _refuse_partitioned(call: Call) -> None:
-    if await call.partitions():
-        raise RefusedError(
-            405, f"{call.topic_name} is a partitioned topic: a position is one of a partition"
-        )
+    await call.refuse_partitioned(
+        f"{call.topic_name} is a partitioned topic: a position is one of a partition"
+    )
 
 
 def _positions(body: object) -> list[Position]:
@@ -123,7 +122,7 @@ def _position(text: object) -> Position:
     if not separator or not all(
         part.isascii() and part.isdigit() and len(part) <= 19 for part in (ledger_id, entry_id)
     ):
-        raise RefusedError(400, f"{_short(text)} is not a position: ledger:entry is expected")
+        raise RefusedError(400, f"{shown(text)} is not a position: ledger:entry is expected")
     return _checked(Position(int(ledger_id), int(entry_id)))
 
 
@@ -131,11 +130,6 @@ def _checked(position: Position) -> Position:
     if position.ledger_id > LEDGER_ID_MAX or position.entry_id > ENTRY_ID_MAX:
         raise RefusedError(400, f"{position} is not a position: no ledger or entry has such an id")
     return position
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _outcome_json(judged: PositionOutcome, *, is_short: bool = False) -> dict[str, Any]:

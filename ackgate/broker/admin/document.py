@@ -142,10 +142,10 @@ def _admin_lines() -> Iterator[str]:
             yield "| policy | what it does | value | member of a namespace's description |"
             yield "| --- | --- | --- | --- |"
             for policy in POLICIES:
-                path = f"`{policy.path}`"
-                if policy.path_at_topics:
-                    path += f"; at a topic `{policy.path_at_topics}`"
-                yield f"| {path} | {policy.meaning} | {policy.value} | `{policy.member}` |"
+                at_topic = f"at a topic `{policy.path_at_topics}`" if policy.path_at_topics else ""
+                path = "; ".join(filter(None, (policy.path and f"`{policy.path}`", at_topic)))
+                member = policy.member and f"`{policy.member}`"
+                yield f"| {path} | {policy.meaning} | {policy.value} | {member} |"
             yield ""
         yield "| method | path | what it does |"
         yield "| --- | --- | --- |"

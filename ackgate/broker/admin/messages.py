@@ -37,7 +37,7 @@ async def peek_message(call: Call) -> Reply:
     that.
     """
     number = call.integer("messagePosition", least=1)
-    await _refuse_partitioned(call, "Peek messages on a partitioned topic is not allowed")
+    await call.refuse_partitioned("Peek messages on a partitioned topic is not allowed")
     topic = await call.topic()
     subscription = topic.subscriptions.get(call.subscription_name)
     position = (
@@ -50,7 +50,7 @@ async def peek_message(call: Call) -> Reply:
 
 async def get_message(call: Call) -> Reply:
     """One entry."""
-    await _refuse_partitioned(call, "GetMessageById is not allowed on partitioned-topic")
+    await call.refuse_partitioned("GetMessageById is not allowed on partitioned-topic")
     position = Position(
         call.integer("ledgerId", least=_ANY_INTEGER), call.integer("entryId", least=_ANY_INTEGER)
     )
@@ -60,8 +60,7 @@ async def get_message(call: Call) -> Reply:
 async def examine_message(call: Call) -> Reply:
     """An entry by number: `?messagePosition=` from 1 on, from the end or `?initialPosition=earliest`."""
     number = max(1, call.integer_asked("messagePosition", 1, least=_ANY_INTEGER))
-    await _refuse_partitioned(
-        call,
+    await call.refuse_partitioned(
         "Examine messages on a partitioned topic is not allowed, please try examine message on "
         "specific topic partition",
     )
@@ -79,18 +78,12 @@ async def examine_message(call: Call) -> Reply:
 async def find_message(call: Call) -> Reply:
     """The position of the first entry published at this time (ms since 1970) or later, else the end."""
     publish_time_ms = call.integer("timestamp", least=_ANY_INTEGER)
-    await _refuse_partitioned(
-        call,
+    await call.refuse_partitioned(
         "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on "
         "specific topic partition",
     )
     topic = await call.topic()
     return message_id(topic, await topic.ledger.reads.first_published_at(publish_time_ms))
-
-
-async def _refuse_partitioned(call: Call, reason: str) -> None:
-    if await call.partitions():
-        raise RefusedError(405, reason)
 
 
 def _nth(topic: Topic, number: int) -> Position | None:

@@ -26,6 +26,12 @@ from ackgate.broker.cluster import (
     AUTO_SUBSCRIPTION_CREATION,
     AUTO_TOPIC_CREATION,
     DEDUPLICATION,
+    MAX_CONSUMERS,
+    MAX_CONSUMERS_PER_SUBSCRIPTION,
+    MAX_MESSAGE_BYTES,
+    MAX_PRODUCERS,
+    MAX_SUBSCRIPTIONS,
+    MAX_TOPICS,
     MAX_UNACKED_PER_CONSUMER,
     MAX_UNACKED_PER_SUBSCRIPTION,
     MESSAGE_TTL_SECONDS,
@@ -60,10 +66,10 @@ SAME_PATH: Final = ""
 class Policy(NamedTuple):
     """One row of the table: a policy's names, and how to convert its JSON to stored values."""
 
-    path: str
-    """Last piece of its path in the admin interface, at namespaces."""
+    path: str | None
+    """Last piece of its path in the admin interface, at namespaces. None: they do not have it."""
     member: str
-    """Its name in a namespace's description."""
+    """Its name in a namespace's description; empty if namespaces do not have it."""
     keys: tuple[str, ...]
     """Keys of its stored values. If any is stored, the first one is."""
     meaning: str
@@ -152,7 +158,7 @@ def _ttl_of_topic(call: Call) -> int | None:
     return seconds
 
 
-def _unacked_in(key: str) -> Callable[[int | None], Stored]:
+def _limit_in(key: str) -> Callable[[int | None], Stored]:
     def read(limit: int | None) -> Stored:
         if limit is not None and not 0 <= limit <= INT_MAX:
             raise RefusedError(412, f"{key} must be 0 or more, at most {INT_MAX}")
@@ -169,14 +175,30 @@ def _unacked_of_topic(call: Call) -> int | None:
     return limit
 
 
-def _unacked_of_namespace(key: str) -> Callable[[Call], int]:
+def _limit_of(what: str, refusal: str = "") -> Callable[[Call], int]:
+    """Read a limit from a body. `refusal`: of a negative one, where Pulsar's differs from the others."""
+
     def read(call: Call) -> int:
-        limit = call.json_integer(key)
+        if not call.body.strip():
+            raise RefusedError(400, f"the body is empty; {what} was expected")
+        value = call.json()
+        limit = 0 if value is None else integer_in(value, what)  # as Pulsar reads a null
         if limit < 0:
-            raise RefusedError(412, f"{key} must be 0 or more")
+            raise RefusedError(412, refusal or f"{what} must be 0 or more")
         return limit
 
     return read
+
+
+def _message_size_of_topic(call: Call) -> int:
+    why = (
+        "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that "
+        "in the broker-level"
+    )
+    limit = _limit_of(MAX_MESSAGE_BYTES, why)(call)
+    if limit > call.broker.services.settings.broker.max_message_size:
+        raise RefusedError(412, why)
+    return limit
 
 
 def _deduplication_in(value: object) -> Stored:
@@ -241,22 +263,37 @@ def _backoff_applied(policies: EffectivePolicies, _: Settings) -> object:
     return None if backoff is None else backoff.to_json()
 
 
-def _unacked(key: str, path_at_topics: str, member: str, meaning: str, setting: str) -> Policy:
-    read = _unacked_in(key)
+def _limit(
+    key: str,
+    member: str,
+    meaning: str,
+    of_broker: Callable[[Settings], int],
+    *,
+    of_topic: Callable[[Call], int | None] | None = None,
+    path_at_topics: str | None = SAME_PATH,
+    value: str = "a number; 0 is no limit",
+    absent: object = None,
+) -> Policy:
+    """A row of a policy that is a number. Without a `member`, namespaces do not have it."""
+    read = _limit_in(key)
     return Policy(
-        key,
+        key if member else None,
         member,
         (key,),
         meaning,
-        "a number, at a topic also nothing, which clears it; 0 is no limit",
+        value,
         read,
         lambda stored: stored[key],
-        lambda policies, settings: policies.value(key, getattr(settings.dispatcher, setting)),
+        lambda policies, settings: policies.value(key, of_broker(settings)),
         lambda value: read(integer_in(value, member)),
-        of_namespace=_unacked_of_namespace(key),
-        of_topic=_unacked_of_topic,
-        path_at_topics=path_at_topics,
+        absent=absent,
+        of_namespace=_limit_of(key),
+        of_topic=of_topic or _limit_of(path_at_topics or key),
+        path_at_topics=path_at_topics if member else key,
     )
+
+
+_CLEARS_AT_TOPICS: Final = "a number, at a topic also nothing, which clears it; 0 is no limit"
 
 
 # ---- the table
@@ -326,19 +363,68 @@ POLICIES: Final = (
         _backoff_applied,
         _object_in(REDELIVERY_BACKOFF),
     ),
-    _unacked(
+    _limit(
         MAX_UNACKED_PER_CONSUMER,
-        "maxUnackedMessagesOnConsumer",
         "max_unacked_messages_per_consumer",
         "a consumer with this many unacked messages gets no more",
-        "max_unacked_messages_per_consumer",
+        lambda settings: settings.dispatcher.max_unacked_messages_per_consumer,
+        of_topic=_unacked_of_topic,
+        path_at_topics="maxUnackedMessagesOnConsumer",
+        value=_CLEARS_AT_TOPICS,
     ),
-    _unacked(
+    _limit(
         MAX_UNACKED_PER_SUBSCRIPTION,
-        "maxUnackedMessagesOnSubscription",
         "max_unacked_messages_per_subscription",
         "a shared subscription with this many unacked messages pauses until half of them are acked",
-        "max_unacked_messages_per_subscription",
+        lambda settings: settings.dispatcher.max_unacked_messages_per_subscription,
+        of_topic=_unacked_of_topic,
+        path_at_topics="maxUnackedMessagesOnSubscription",
+        value=_CLEARS_AT_TOPICS,
+    ),
+    _limit(
+        MAX_PRODUCERS,
+        "max_producers_per_topic",
+        "a topic with this many producers takes no more",
+        lambda settings: settings.broker.max_producers_per_topic,
+        path_at_topics="maxProducers",
+    ),
+    _limit(
+        MAX_CONSUMERS,
+        "max_consumers_per_topic",
+        "a topic with this many consumers takes no more",
+        lambda settings: settings.broker.max_consumers_per_topic,
+        path_at_topics="maxConsumers",
+    ),
+    _limit(
+        MAX_CONSUMERS_PER_SUBSCRIPTION,
+        "max_consumers_per_subscription",
+        "a subscription with this many consumers takes no more",
+        lambda settings: settings.broker.max_consumers_per_subscription,
+        of_topic=_limit_of(
+            MAX_CONSUMERS_PER_SUBSCRIPTION, f"Invalid value for {MAX_CONSUMERS_PER_SUBSCRIPTION}"
+        ),
+    ),
+    _limit(
+        MAX_SUBSCRIPTIONS,
+        "max_subscriptions_per_topic",
+        "a topic with this many subscriptions gets no more",
+        lambda settings: settings.broker.max_subscriptions_per_topic,
+    ),
+    _limit(
+        MAX_TOPICS,
+        "max_topics_per_namespace",
+        "a namespace with this many topics and partitions gets no more; of namespaces only",
+        lambda settings: settings.broker.max_topics_per_namespace,
+        path_at_topics=None,
+        absent=0,
+    ),
+    _limit(
+        MAX_MESSAGE_BYTES,
+        "",
+        "messages (or batches) of more bytes are refused, but not chunks of larger ones; of topics only",
+        lambda settings: settings.broker.max_message_size,
+        of_topic=_message_size_of_topic,
+        value="bytes, at most the broker's `maxMessageSize`; 0 is no limit but that one",
     ),
     Policy(
         "autoSubscriptionCreation",
@@ -495,7 +581,7 @@ def namespace_policies_in(body: Mapping[str, Any]) -> Stored:
     if properties := properties_in(given.get(NAMESPACE_PROPERTIES)):
         found[NAMESPACE_PROPERTIES] = properties
     for policy in POLICIES:
-        if policy.member in given:
+        if policy.path is not None and policy.member in given:
             found |= policy.read_member(given[policy.member])
     return found
 

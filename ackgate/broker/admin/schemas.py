@@ -49,12 +49,7 @@ async def post_schema(call: Call) -> Reply:
 
     Also where producers may add none (`isAllowAutoUpdateSchemaEnabled`).
     """
-    await call.require_namespace()
-    schema = _uploaded(call)
-    try:
-        check_definition(schema)
-    except IncompatibleSchemaError as error:
-        raise RefusedError(422, str(error)) from None
+    schema = await _uploaded(call)
     settings = call.broker.services.settings.broker
     try:
         version = await call.broker.schemas.get_or_create(
@@ -67,13 +62,8 @@ async def post_schema(call: Call) -> Reply:
 
 async def try_schema(call: Call) -> Reply:
     """Whether one, given as for an upload, may be the next version; changes nothing."""
-    await call.require_namespace()
-    schema = _uploaded(call)
+    schema = await _uploaded(call)
     settings = call.broker.services.settings.broker
-    try:
-        check_definition(schema)
-    except IncompatibleSchemaError as error:
-        raise RefusedError(422, str(error)) from None
     try:
         await call.broker.schemas.check_next(call.topic_name, schema, settings)
         is_compatible = True
@@ -96,8 +86,15 @@ async def delete_schema(call: Call) -> Reply:
     return json_reply({"version": number})
 
 
-def _uploaded(call: Call) -> Schema:
-    return schema_in(call.json_object(), call.topic_name.partitioned.local_name)
+async def _uploaded(call: Call) -> Schema:
+    """The schema in the body, whose definition is valid."""
+    await call.require_namespace()
+    schema = schema_in(call.json_object(), call.topic_name.partitioned.local_name)
+    try:
+        check_definition(schema)
+    except IncompatibleSchemaError as error:
+        raise RefusedError(422, str(error)) from None
+    return schema
 
 
 def schema_in(given: Mapping[str, Any], topic: str) -> Schema:

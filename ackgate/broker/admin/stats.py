@@ -15,9 +15,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.brokers import broker_id
 from ackgate.broker.admin.http.call import json_reply
-from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried
+from ackgate.broker.admin.http.peers import on_each, on_each_tried
 from ackgate.broker.admin.http.refusals import RefusedError, reason_of
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.stats import (
@@ -94,6 +93,10 @@ _NOT_HAD_BY_CONSUMERS: Final[Mapping[str, Any]] = {
 
 CELLS_DEFAULT: Final = 64
 
+EXCLUDE_PUBLISHERS: Final = "excludePublishers"
+EXCLUDE_CONSUMERS: Final = "excludeConsumers"
+"""Keys in the query, Pulsar's."""
+
 BITMAP_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bitmaps of one answer, before base64: half a percent of what Pulsar's text form would need."""
 
@@ -141,12 +144,12 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 async def get_stats(call: Call) -> Reply:
-    """Statistics of one topic or partition."""
+    """Statistics of a topic or partition; `?excludePublishers=true`, `?excludeConsumers=true` shorten it."""
     return json_reply(await _stats(call, await call.topic()))
 
 
 async def get_partitioned_stats(call: Call) -> Reply:
-    """Statistics of all partitions added up, and of each unless `?perPartition=false`."""
+    """As `stats`, of all partitions added up, and of each unless `?perPartition=false`."""
     stats = await _of_partitions(call, get_stats, "/stats")
     answer = add_up(stats.values())
     answer["metadata"] = {"partitions": len(stats), "deleted": False}
@@ -189,7 +192,8 @@ async def get_partitioned_internal_stats(call: Call) -> Reply:
 async def get_ack_state(call: Call) -> Reply:
     """One subscription: statistics, oldest holes, acked share of each ledger in `?cells=` slices (ours).
 
-    With ``bitmaps=true`` also the acked entry ids above the mark-delete: a portable Roaring bitmap
+    With ``excludeConsumers=true`` without the list of its consumers; their oldest holes are named. With
+    ``bitmaps=true`` also the acked entry ids above the mark-delete: a portable Roaring bitmap
     per ledger, in base64, as far as `BITMAP_BYTES_MAX` goes (``bitmapsOmitted`` says how many not).
     """
     cells = call.integer_asked("cells", CELLS_DEFAULT, least=1)
@@ -202,7 +206,10 @@ async def get_ack_state(call: Call) -> Reply:
         AckStateAnswer(
             topic=str(subscription.topic.name),
             subscription=subscription.name,
-            stats=subscription_stats(subscription, call.broker.sampler),
+            stats=subscription_stats(
+                *(subscription, call.broker.sampler),
+                has_consumers=not call.is_asked(EXCLUDE_CONSUMERS),
+            ),
             picture=ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells),
             holes=oldest_holes(subscription, call.broker.sampler),
         )
@@ -225,8 +232,15 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     earliest = None
     if call.is_asked("getEarliestTimeInBacklog"):
         earliest = await earliest_publish_times(topic)
-    owner = broker_id(call)
-    return topic_json(topic_stats(topic, call.broker.sampler, owner=owner, earliest=earliest))
+    owner = call.broker.broker_id
+    stats = topic_stats(
+        *(topic, call.broker.sampler),
+        owner=owner,
+        earliest=earliest,
+        has_publishers=not call.is_asked(EXCLUDE_PUBLISHERS),
+        has_consumers=not call.is_asked(EXCLUDE_CONSUMERS),
+    )
+    return topic_json(stats)
 
 
 async def _of_partitions(call: Call, handler: Handler, tail: str) -> dict[str, Any]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
-from ackgate.broker.admin.http.partition_calls import on_each, on_each_tried, raise_refusal
+from ackgate.broker.admin.http.call import DONE, integer_in, json_reply, properties_in
+from ackgate.broker.admin.http.peers import on_each_tried, on_partitions, raise_refusal
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import BundleState
-from ackgate.broker.topic import TopicConflictError
-from ackgate.broker.wire import NotOwnedError, TopicNotFoundError
+from ackgate.broker.topic import OWN_PREFIX, TopicConflictError
+from ackgate.broker.wire import LimitReachedError, NotOwnedError, TopicNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.topic import Topic
     from ackgate.broker.wire import TopicName
     from ackgate.cursor import Position
+
+PROPERTIES_CHARACTERS_MAX: Final = 16 * 1024
+"""Keys and values of one topic's properties. The node of a topic is written with each new ledger, and most
+of it is for the list of these."""
 
 _PARTITION_LIKE: Final = re.compile(r"(.*)-partition-[0-9]+")
 
@@ -42,8 +48,8 @@ async def list_non_persistent(call: Call) -> Reply:
 
 
 async def create_topic(call: Call) -> Reply:
-    """Create a topic that is not partitioned."""
-    name = call.topic_name
+    """Create a topic that is not partitioned; the body may be its properties."""
+    name, properties = call.topic_name, _properties_of(call.json())
     registry = call.broker.registry
     if await _is_missing_partition(call, name):
         if await registry.exists(name):
@@ -53,7 +59,7 @@ async def create_topic(call: Call) -> Reply:
         return DONE
     await call.require_here(name)
     try:
-        await registry.create(name)
+        await registry.create(name, properties)
     except TopicConflictError:
         raise topic_exists() from None
     return DONE
@@ -61,8 +67,7 @@ async def create_topic(call: Call) -> Reply:
 
 async def unload_topic(call: Call) -> Reply:
     """Close a topic, or all of its partitions; the next use loads it again."""
-    if partitions := await call.partitions():
-        await on_each(call, partitions, unload_topic)
+    if await on_partitions(call, unload_topic):
         return DONE
     name, ownership = call.topic_name, call.broker.ownership
     bundle = (await ownership.bundles(name.namespace_name)).of(name)
@@ -74,8 +79,7 @@ async def unload_topic(call: Call) -> Reply:
 
 async def terminate_topic(call: Call) -> Reply:
     """Terminate a topic: it takes no more messages, for good. Returns the last position."""
-    if await call.partitions():
-        raise RefusedError(405, "Termination of a partitioned topic is not allowed")
+    await call.refuse_partitioned("Termination of a partitioned topic is not allowed")
     topic = await call.topic()
     return message_id(topic, await topic.terminate())
 
@@ -160,18 +164,25 @@ async def get_partitions(call: Call) -> Reply:
         )
     except TopicNotFoundError:
         raise topic_not_found(name) from None
-    return json_reply({"partitions": count, "deleted": False})
+    answer: dict[str, Any] = {"partitions": count, "deleted": False}
+    if count and (properties := await call.broker.registry.partitioned_properties(name)):
+        answer["properties"] = properties
+    return json_reply(answer)
 
 
 async def create_partitions(call: Call) -> Reply:
-    """Create a partitioned topic; the body is the number of partitions."""
+    """Create a partitioned topic; the body is their number, or `{"partitions": 4, "properties": {}}`."""
     name, count = call.topic_name, _count(call)
+    body = call.json()
+    properties = _properties_of(body.get("properties") if isinstance(body, dict) else None)
     if count < 1:
         raise RefusedError(406, "Number of partitions should be more than 0")
     try:
-        await call.broker.registry.create_partitioned(name, count)
+        await call.broker.registry.create_partitioned(name, count, properties)
     except TopicConflictError:
         raise topic_exists() from None
+    except LimitReachedError as error:
+        raise RefusedError(412, str(error)) from None  # Pulsar's status here; elsewhere it is 409
     return DONE
 
 
@@ -223,6 +234,51 @@ def _count(call: Call) -> int:
     return integer_in(count, "the number of partitions")
 
 
+# ---- properties
+
+
+async def get_properties(call: Call) -> Reply:
+    """The properties of a topic."""
+    if await call.partitions():
+        return json_reply(await call.broker.registry.partitioned_properties(call.topic_name))
+    return json_reply((await call.topic()).properties)
+
+
+async def add_properties(call: Call) -> Reply:
+    """Set these properties; others stay."""
+    added = _properties_of(call.json())
+    await _change_properties(call, lambda present: _properties_of({**present, **added}))
+    return DONE
+
+
+async def remove_property(call: Call) -> Reply:
+    """Remove the property `?key=`."""
+    key = call.query.get("key")
+    await _change_properties(call, lambda present: {k: v for k, v in present.items() if k != key})
+    return DONE
+
+
+async def _change_properties(
+    call: Call, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> None:
+    if await call.partitions():
+        await call.broker.registry.change_partitioned_properties(call.topic_name, change)
+    else:
+        await (await call.topic()).change_properties(change)
+
+
+def _properties_of(value: object) -> dict[str, str]:
+    """Properties of a topic in JSON; none for None. Raises `RefusedError`."""
+    properties = properties_in(value)
+    if any(key.startswith(OWN_PREFIX) for key in properties):
+        raise RefusedError(412, f"property names that begin with {OWN_PREFIX!r} are taken")
+    if sum(map(len, (*properties, *properties.values()))) > PROPERTIES_CHARACTERS_MAX:
+        raise RefusedError(
+            412, f"properties of a topic have at most {PROPERTIES_CHARACTERS_MAX} characters"
+        )
+    return properties
+
+
 _NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
 _NON_PERSISTENT: Final = "/admin/v2/non-persistent/{tenant}/{namespace}"
 _TOPIC: Final = f"{_NAMESPACE}/{{topic}}"
@@ -235,6 +291,9 @@ ROUTES: Final = (
     Route("GET", f"{_NON_PERSISTENT}/partitioned", list_non_persistent),
     Route("PUT", _TOPIC, create_topic),
     Route("DELETE", _TOPIC, delete_topic),
+    Route("GET", f"{_TOPIC}/properties", get_properties),
+    Route("PUT", f"{_TOPIC}/properties", add_properties),
+    Route("DELETE", f"{_TOPIC}/properties", remove_property),
     Route("PUT", f"{_TOPIC}/unload", unload_topic),
     Route("POST", f"{_TOPIC}/terminate", terminate_topic),
     Route("GET", f"{_TOPIC}/lastMessageId", last_message_id),

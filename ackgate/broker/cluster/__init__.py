@@ -11,23 +11,35 @@ from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
     from ackgate.broker.cluster.audit import AUDIT_LOOK_SECONDS, BrokerAudit
-    from ackgate.broker.cluster.bundle_states import BundleState
-    from ackgate.broker.cluster.bundles import BadBundleError, Bundle, NamespaceBundles
+    from ackgate.broker.cluster.bundles import (
+        BadBundleError,
+        Bundle,
+        BundleState,
+        NamespaceBundles,
+    )
     from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
     from ackgate.broker.cluster.namespaces import Namespaces
     from ackgate.broker.cluster.ownership import LOCATE_SECONDS_MAX, Lease, Ownership
     from ackgate.broker.cluster.partition_counts import (
+        change_partitioned_properties,
         create_partition_count,
-        encode_partition_count,
         partitioned_topic_path,
         partitioned_topics_path,
         raise_partition_count,
         read_partition_count,
+        read_partitioned_properties,
+        restore_partition_count,
     )
     from ackgate.broker.cluster.policies import (
         AUTO_SUBSCRIPTION_CREATION,
         AUTO_TOPIC_CREATION,
         DEDUPLICATION,
+        MAX_CONSUMERS,
+        MAX_CONSUMERS_PER_SUBSCRIPTION,
+        MAX_MESSAGE_BYTES,
+        MAX_PRODUCERS,
+        MAX_SUBSCRIPTIONS,
+        MAX_TOPICS,
         MAX_UNACKED_PER_CONSUMER,
         MAX_UNACKED_PER_SUBSCRIPTION,
         MESSAGE_TTL_SECONDS,
@@ -51,6 +63,12 @@ __all__ = [
     "AUTO_TOPIC_CREATION",
     "DEDUPLICATION",
     "LOCATE_SECONDS_MAX",
+    "MAX_CONSUMERS",
+    "MAX_CONSUMERS_PER_SUBSCRIPTION",
+    "MAX_MESSAGE_BYTES",
+    "MAX_PRODUCERS",
+    "MAX_SUBSCRIPTIONS",
+    "MAX_TOPICS",
     "MAX_UNACKED_PER_CONSUMER",
     "MAX_UNACKED_PER_SUBSCRIPTION",
     "MESSAGE_TTL_SECONDS",
@@ -73,13 +91,15 @@ __all__ = [
     "Namespaces",
     "Ownership",
     "PolicyStore",
+    "change_partitioned_properties",
     "create_partition_count",
-    "encode_partition_count",
     "namespace_policy_path",
     "partitioned_topic_path",
     "partitioned_topics_path",
     "raise_partition_count",
     "read_partition_count",
+    "read_partitioned_properties",
+    "restore_partition_count",
     "topic_policy_path",
 ]
 
@@ -87,18 +107,24 @@ __getattr__ = lazy_face(
     __name__,
     {
         "ackgate.broker.cluster.audit": ("AUDIT_LOOK_SECONDS", "BrokerAudit"),
-        "ackgate.broker.cluster.bundle_states": ("BundleState",),
-        "ackgate.broker.cluster.bundles": ("BadBundleError", "Bundle", "NamespaceBundles"),
+        "ackgate.broker.cluster.bundles": (
+            "BadBundleError",
+            "Bundle",
+            "BundleState",
+            "NamespaceBundles",
+        ),
         "ackgate.broker.cluster.dynamic_configuration": ("DynamicConfiguration",),
         "ackgate.broker.cluster.namespaces": ("Namespaces",),
         "ackgate.broker.cluster.ownership": ("LOCATE_SECONDS_MAX", "Lease", "Ownership"),
         "ackgate.broker.cluster.partition_counts": (
+            "change_partitioned_properties",
             "create_partition_count",
-            "encode_partition_count",
             "partitioned_topic_path",
             "partitioned_topics_path",
             "raise_partition_count",
             "read_partition_count",
+            "read_partitioned_properties",
+            "restore_partition_count",
         ),
         "ackgate.broker.cluster.policies": (
             "AUTO_SUBSCRIPTION_CREATION",
@@ -106,6 +132,12 @@ __getattr__ = lazy_face(
             "AutoTopicCreation",
             "DEDUPLICATION",
             "EffectivePolicies",
+            "MAX_CONSUMERS",
+            "MAX_CONSUMERS_PER_SUBSCRIPTION",
+            "MAX_MESSAGE_BYTES",
+            "MAX_PRODUCERS",
+            "MAX_SUBSCRIPTIONS",
+            "MAX_TOPICS",
             "MAX_UNACKED_PER_CONSUMER",
             "MAX_UNACKED_PER_SUBSCRIPTION",
             "MESSAGE_TTL_SECONDS",

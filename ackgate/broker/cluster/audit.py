@@ -96,32 +96,25 @@ class BrokerAudit:
 
     async def check_bookies(self) -> None:
         """Repair the ledgers of lost bookies."""
-        auditor = self._ready()
-        if auditor is not None:
-            async with self._alone() as is_alone:
-                if is_alone:
-                    await self._check_bookies(auditor)
+        async with self._alone() as auditor:
+            if auditor is not None:
+                totals = AuditTotals()
+                self._is_waiting = False
+                async for ledger_id, is_due in auditor.ledgers_of_lost_bookies():
+                    if is_due:
+                        self._note(await auditor.audit_ledger(ledger_id, is_repair=True), totals)
+                    else:
+                        self._is_waiting = True
+                await self._finish(totals, "bookies")
 
     async def check_everything(self) -> None:
         """Verify every copy of every entry, and repair missing and bad ones."""
-        auditor = self._ready()
-        if auditor is not None:
-            async with self._alone() as is_alone:
-                if is_alone:
-                    totals = AuditTotals()
-                    async for found in auditor.audit(is_repair=True):
-                        self._note(found, totals)
-                    await self._finish(totals, "copies")
-
-    async def _check_bookies(self, auditor: Auditor) -> None:
-        totals = AuditTotals()
-        self._is_waiting = False
-        async for ledger_id, is_due in auditor.ledgers_of_lost_bookies():
-            if is_due:
-                self._note(await auditor.audit_ledger(ledger_id, is_repair=True), totals)
-            else:
-                self._is_waiting = True
-        await self._finish(totals, "bookies")
+        async with self._alone() as auditor:
+            if auditor is not None:
+                totals = AuditTotals()
+                async for found in auditor.audit(is_repair=True):
+                    self._note(found, totals)
+                await self._finish(totals, "copies")
 
     def _ready(self) -> Auditor | None:
         """The auditor with the current settings; None if the ledgers have no bookies of ours."""
@@ -137,16 +130,20 @@ class BrokerAudit:
         return self._auditor
 
     @contextlib.asynccontextmanager
-    async def _alone(self) -> AsyncIterator[bool]:
-        """Hold the auditor's node. False: another broker holds it, or another check of this one."""
-        if self._is_auditing:
-            yield False
+    async def _alone(self) -> AsyncIterator[Auditor | None]:
+        """Hold the auditor's node. None: there is nothing to audit, or somebody else holds the node.
+
+        That is another broker, or another check of this one.
+        """
+        auditor = self._ready()
+        if auditor is None or self._is_auditing:
+            yield None
             return
         self._is_auditing = True
         try:
             is_alone = await self._claim()
             try:
-                yield is_alone
+                yield auditor if is_alone else None
             finally:
                 if is_alone:
                     with contextlib.suppress(AckGateError):  # the next check takes it up again

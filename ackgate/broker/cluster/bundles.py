@@ -1,4 +1,4 @@
-"""Bundles: the slices of a namespace's topics that brokers own as a whole.
+"""Bundles: the slices of a namespace's topics that brokers own as a whole, and the states of one.
 
 Pure. A topic falls into a bundle by the CRC32 of its full name; a bundle is a range of hashes, and
 called by its bounds, as in Pulsar::
@@ -13,6 +13,7 @@ stored when it is first needed, so that all brokers agree, and never changes aft
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from bisect import bisect_right
@@ -21,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.wire import NamespaceName, quoted
-from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.errors import CallerError, CorruptRecordError, IllegalTransitionError
 from ackgate.persistence.nodes import owner_nodes
 from ackgate.persistence.nodes.owner_nodes import HASH_MAX, OWNERS, owners_path
 from ackgate.persistence.nodes.paths import name_of_node, node_of_name
@@ -185,3 +186,74 @@ def _boundary(text: object) -> int:
 
 def _below(namespace: NamespaceName) -> str:
     return f"{node_of_name(namespace.tenant)}/{node_of_name(namespace.namespace)}"
+
+
+# ---- The states of a bundle, as this broker sees it, and their transitions, in one table
+#
+#             ACQUIRE             WON               RELEASE
+#     FREE ------------> ACQUIRING ----> OWNED ----------------> RELEASING --RELEASED--> FREE
+#      ^ |                | | |            |                       ^
+#      | |  FAILED, LOST  | | |            |  LOST (the session, or the owner's node)
+#      | +<---------------+ | |            +-----------------------+
+#      |                    | +--BEATEN--> ELSEWHERE
+#      +---- DESERTED ------|-----------------|
+#                           |                 ^
+#                           SEEN (FREE) ------+
+#
+# `FREE` and `ELSEWHERE` are what the metadata store last said; this broker brings about the others.
+# In `RELEASING` it closes the topics, and opens none. After `LOST` it drops them without writing
+# anything; then the bundle is `FREE` to it.
+
+
+class BundleState(enum.Enum):
+    """The state of a bundle, as this broker sees it."""
+
+    FREE = "free"
+    ACQUIRING = "acquiring"
+    OWNED = "owned"
+    RELEASING = "releasing"
+    ELSEWHERE = "elsewhere"
+
+
+class BundleEvent(enum.Enum):
+    """What happens to a bundle."""
+
+    ACQUIRE = "acquire"
+    """A client asked this broker for the bundle."""
+    WON = "won"
+    """Our owner's node is in place."""
+    BEATEN = "beaten"
+    """Another broker's owner's node is in place."""
+    FAILED = "failed"
+    """The metadata store failed to make our node."""
+    RELEASE = "release"
+    """Another broker is to serve the bundle, or none."""
+    LOST = "lost"
+    """The session, or our node, is gone."""
+    RELEASED = "released"
+    """The bundle's topics are closed, and our node is deleted."""
+
+
+_FREE, _ACQUIRING, _OWNED, _RELEASING, _ELSEWHERE = BundleState
+
+_MOVES: Final = {
+    (_FREE, BundleEvent.ACQUIRE): _ACQUIRING,
+    (_ACQUIRING, BundleEvent.WON): _OWNED,
+    (_ACQUIRING, BundleEvent.BEATEN): _ELSEWHERE,
+    (_ACQUIRING, BundleEvent.FAILED): _FREE,
+    (_ACQUIRING, BundleEvent.LOST): _FREE,
+    (_OWNED, BundleEvent.RELEASE): _RELEASING,
+    (_OWNED, BundleEvent.LOST): _RELEASING,
+    (_RELEASING, BundleEvent.LOST): _RELEASING,
+    (_RELEASING, BundleEvent.RELEASED): _FREE,
+}
+
+
+def after(state: BundleState, event: BundleEvent, bundle: object) -> BundleState:
+    """The next state. Raises `IllegalTransitionError` naming bundle, state and event."""
+    try:
+        return _MOVES[state, event]
+    except KeyError:
+        raise IllegalTransitionError(
+            f"bundle {bundle} is {state.value}: {event.value} is impossible"
+        ) from None

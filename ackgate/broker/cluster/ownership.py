@@ -32,10 +32,8 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ackgate.broker.cluster.bundle_states import BundleEvent, BundleState, after
-from ackgate.broker.cluster.bundles import NamespaceBundles
-from ackgate.broker.cluster.cluster_view import ClusterView
-from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_taken
+from ackgate.broker.cluster.bundles import BundleEvent, BundleState, NamespaceBundles, after
+from ackgate.broker.cluster.cluster_nodes import ClusterView, OwnerNodeStore, address_taken
 from ackgate.broker.wire import NotOwnedError, ServiceNotReadyError, quoted
 from ackgate.errors import (
     AckGateError,
@@ -128,8 +126,12 @@ class Ownership:
         """Number of sessions so far. Work begun in one session must not finish in another."""
         self.acquired = 0
         """How many bundles this broker has acquired so far."""
-        self._is_member = False
-        self._is_leaving = False
+        self.is_member = False
+        """Whether this broker has a session in which it may own bundles."""
+
+        self.is_leaving = False
+        """Whether this broker is stopping."""
+
         self._rejoining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_listening: Callable[[], None] = lambda: None
@@ -162,22 +164,22 @@ class Ownership:
         await self._nodes.announce(self._me)
         await asyncio.gather(self.view.start(), *(listener() for listener in self._on_joined))
         if session == self._session:
-            self._is_member = True
+            self.is_member = True
 
     async def leave(self) -> None:
         """Acquire no more bundles, and release every owned one after its topics are persisted."""
-        self._is_leaving = True
+        self.is_leaving = True
         if self._rejoining is not None:
             self._rejoining.cancel()
             await asyncio.gather(self._rejoining, return_exceptions=True)
-        if self._me is not None and self._is_member:
+        if self._me is not None and self.is_member:
             try:
                 async with asyncio.timeout(WITHDRAW_SECONDS_MAX):
                     await self._nodes.delete(broker_path(self._me.broker_id), None)
             except (AckGateError, TimeoutError) as error:
                 log.warning("broker %s is still announced: %r", self._me.broker_id, error)
             await self._release_all()
-        self._is_member = False
+        self.is_member = False
         self._stop_listening()
         self.view.stop()
         for task in list(self._tasks):
@@ -197,16 +199,6 @@ class Ownership:
                 log.error("bundle %s was not released cleanly: %r", bundle, result)
 
     # ---------------------------------------------------------------- asking
-
-    @property
-    def is_member(self) -> bool:
-        """Whether this broker has a session in which it may own bundles."""
-        return self._is_member
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether this broker is stopping."""
-        return self._is_leaving
 
     def state(self, bundle: Bundle) -> BundleState:
         """The state of a bundle, as far as this broker knows."""
@@ -248,7 +240,7 @@ class Ownership:
     def location_now(self, topic: TopicName) -> Location | None:
         """Where a topic is served, without I/O. None if that is not known or just changing."""
         bundles = self._namespaces.get(topic.namespace_name)
-        if bundles is None or not self._is_member:
+        if bundles is None or not self.is_member:
             return None
         bundle = bundles.of(topic)
         match self.state(bundle):
@@ -330,7 +322,7 @@ class Ownership:
         loads[me.broker_id] += sum(
             state is BundleState.ACQUIRING for state in self._states.values()
         )
-        if self._is_leaving:
+        if self.is_leaving:
             del loads[me.broker_id]
         free = [str(each) for each in namespace if self.state(each) is BundleState.FREE]
         chosen = plan({*free, str(bundle)}, loads).get(str(bundle))
@@ -377,14 +369,14 @@ class Ownership:
         return self._me
 
     def _check_member(self) -> None:
-        if not self._is_member:
+        if not self.is_member:
             raise ServiceNotReadyError("the broker has no session to the metadata store")
 
     # ---------------------------------------------------------------- acquiring
 
     async def _acquire(self, bundle: Bundle) -> None:
         """Become the owner of a free bundle, or learn who owns it."""
-        if self._is_leaving:
+        if self.is_leaving:
             raise ServiceNotReadyError("the broker is stopping")
         session = self._session
         self._move(bundle, BundleEvent.ACQUIRE)
@@ -439,7 +431,7 @@ class Ownership:
 
         The broker with the fewest gets it.
         """
-        if not self._is_member or self._is_leaving:
+        if not self.is_member or self.is_leaving:
             return
         loads = self.view.settled(self._services.clock_ms() - SETTLED_MS)
         heir = heir_of_one(self._require_me().broker_id, loads)
@@ -464,10 +456,10 @@ class Ownership:
 
         Returns its addresses for our clients, or `NOWHERE`.
         """
-        if self.ask_to_acquire is None or not self._is_member:
+        if self.ask_to_acquire is None or not self.is_member:
             return NOWHERE
         if destination is None:
-            if not self._is_leaving:
+            if not self.is_leaving:
                 return NOWHERE
             try:
                 chosen = await self._chosen(bundle)
@@ -489,7 +481,7 @@ class Ownership:
     # ---------------------------------------------------------------- losing
 
     def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.LOST and not self._is_leaving and self.displaced is None:
+        if state is SessionState.LOST and not self.is_leaving and self.displaced is None:
             log.warning("the session to the metadata store is lost: every topic is released")
             self._lose_everything()
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(self._rejoining))
@@ -497,7 +489,7 @@ class Ownership:
     def _lose_everything(self) -> None:
         """Drop every bundle and topic, and write nothing."""
         self._session += 1
-        self._is_member = False
+        self.is_member = False
         self.view.stop()
         lost = self.owned
         for bundle in list(self._states):
@@ -512,7 +504,7 @@ class Ownership:
             await asyncio.gather(previous, return_exceptions=True)
         session = self._session
         seconds = REJOIN_SECONDS_MIN
-        while session == self._session and not self._is_leaving:
+        while session == self._session and not self.is_leaving:
             try:
                 await self._metadata.renew()
                 await self._announce()
@@ -574,7 +566,7 @@ class Ownership:
 
     def _contend(self, me: BrokerRecord, other: BrokerRecord) -> None:
         """Handle another broker that has announced our address while we live."""
-        if self._is_leaving or self.displaced is not None:
+        if self.is_leaving or self.displaced is not None:
             return
         if other.run > me.run:
             log.error(

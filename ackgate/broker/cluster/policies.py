@@ -210,6 +210,12 @@ RETENTION_MINUTES: Final = "retentionTimeInMinutes"
 RETENTION_MB: Final = "retentionSizeInMB"
 MESSAGE_TTL_SECONDS: Final = "messageTTLInSeconds"
 REDELIVERY_BACKOFF: Final = "redeliveryBackoff"
+MAX_CONSUMERS: Final = "maxConsumersPerTopic"
+MAX_CONSUMERS_PER_SUBSCRIPTION: Final = "maxConsumersPerSubscription"
+MAX_MESSAGE_BYTES: Final = "maxMessageSize"
+MAX_PRODUCERS: Final = "maxProducersPerTopic"
+MAX_SUBSCRIPTIONS: Final = "maxSubscriptionsPerTopic"
+MAX_TOPICS: Final = "maxTopicsPerNamespace"
 MAX_UNACKED_PER_CONSUMER: Final = "maxUnackedMessagesPerConsumer"
 MAX_UNACKED_PER_SUBSCRIPTION: Final = "maxUnackedMessagesPerSubscription"
 AUTO_SUBSCRIPTION_CREATION: Final = "allowAutoSubscriptionCreation"
@@ -247,6 +253,12 @@ POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
     MESSAGE_TTL_SECONDS: PolicyForm(int),
     DELAYED_DELIVERY: PolicyForm(dict, DelayedDeliveryPolicy.from_json),
     REDELIVERY_BACKOFF: PolicyForm(dict, RedeliveryBackoffPolicy.from_json),
+    MAX_CONSUMERS: PolicyForm(int),
+    MAX_CONSUMERS_PER_SUBSCRIPTION: PolicyForm(int),
+    MAX_MESSAGE_BYTES: PolicyForm(int),
+    MAX_PRODUCERS: PolicyForm(int),
+    MAX_SUBSCRIPTIONS: PolicyForm(int),
+    MAX_TOPICS: PolicyForm(int),
     MAX_UNACKED_PER_CONSUMER: PolicyForm(int),
     MAX_UNACKED_PER_SUBSCRIPTION: PolicyForm(int),
     AUTO_SUBSCRIPTION_CREATION: PolicyForm(bool),

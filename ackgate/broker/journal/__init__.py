@@ -1,8 +1,9 @@
 """The delivery journal of a topic: the hot path makes tuples, a task makes blocks of them."""
 
-from ackgate.broker.journal.journaling import SubscriptionRecorder, TopicJournaling
+from ackgate.broker.journal.journaling import TopicJournaling
 from ackgate.broker.journal.topic_journal import (
     UNKNOWN_TIME,
+    SubscriptionRecorder,
     TopicJournal,
     key_of_entry,
     time_of_entry,

@@ -6,41 +6,26 @@ journal's own node lies in a tree of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.cluster import BrokerServices
 from ackgate.broker.journal.writer import JournalPace, JournalWriter
 from ackgate.config.field import key_of
 from ackgate.config.settings import ROOMS
-from ackgate.dispatcher import KeyShared
+from ackgate.persistence.deliveries.columns import EventKind
 from ackgate.persistence.deliveries.details import Configured, MessageLedger, Opened, TopicPolicies
 from ackgate.persistence.deliveries.journal import DeliveryJournal
 from ackgate.persistence.nodes.paths import delivery_journal_path
-from ackgate.subscription import (
-    Acked,
-    AckedMixed,
-    AckedThrough,
-    Attached,
-    Detached,
-    Dispatched,
-    GateEdge,
-    GivenBack,
-    Moved,
-    ReceiptSent,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ackgate.broker.cluster import EffectivePolicies
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.journal.writer import JournalStatistics
-    from ackgate.broker.wire import SubscriptionType, TopicName
+    from ackgate.broker.wire import TopicName
     from ackgate.config.delayed import DelayedDeliveryPolicy
-    from ackgate.cursor import CursorSnapshot, Position
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
-    from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
-    from ackgate.subscription import Note
 
 
 class JournalServices(BrokerServices, Protocol):
@@ -82,18 +67,6 @@ class JournaledTopic(Protocol):
         """Whether the gates of its subscriptions may shut."""
 
 
-class JournaledConsumer(Protocol):
-    """What a consumer's events need to know of it."""
-
-    @property
-    def label(self) -> str:
-        """Its name in the journal, unique within the subscription."""
-
-    @property
-    def type(self) -> SubscriptionType:
-        """The subscription type that it asked for."""
-
-
 class TopicJournaling:
     """Decides whether a topic has a journal, and runs it."""
 
@@ -126,7 +99,7 @@ class TopicJournaling:
             clock_us=services.clock_us,
         )
         self._settings, self._policies = settings_of(topic), policies_of(topic)
-        self._writer.notes.note_opened(opened(topic, self._settings))
+        self._writer.notes.row(EventKind.OPENED, detail=opened(topic, self._settings))
         return self._writer.notes
 
     async def _open(self) -> DeliveryJournal:
@@ -152,7 +125,8 @@ class TopicJournaling:
         before = self._settings, self._policies
         self._settings, self._policies = settings_of(self._topic), policies_of(self._topic)
         if before != (self._settings, self._policies):
-            writer.notes.note_configured(configured(self._topic, before[0], self._settings))
+            detail = configured(self._topic, before[0], self._settings)
+            writer.notes.row(EventKind.CONFIGURED, detail=detail)
 
     def statistics(self) -> JournalStatistics | None:
         """Statistics of the journal; None if it is off."""
@@ -263,84 +237,3 @@ def configured(
     """An event with the settings that differ, and all policies."""
     changed = {key: text for key, text in after.items() if before.get(key) != text}
     return Configured(changed, policies_of(topic))
-
-
-# ---- What one subscription's notes are in the delivery journal of its topic
-#
-# The subscription machine makes the notes (`ackgate.subscription.Note`), the cursor's store reports
-# its attempts to write; both end up as events of the topic's journal, in the order in which they happened.
-
-
-class SubscriptionRecorder:
-    """Records one subscription. A `WriteObserver` of its store."""
-
-    __slots__ = ("_journal", "_name")
-
-    def __init__(self, journal: TopicJournal, name: str) -> None:
-        self._journal = journal
-        self._name = name
-
-    def subscribed(self, position: Position, *, is_durable: bool) -> None:
-        self._journal.note_subscribed(self._name, position, is_durable=is_durable)
-
-    def recovered(self, report: RecoveryReport, state: CursorSnapshot) -> None:
-        """Note that the subscription was opened in this state."""
-        self._journal.note_recovered(self._name, report, state)
-
-    def wrote(self, outcome: PersistOutcome) -> None:
-        self._journal.note_persisted(self._name, outcome)
-
-    def attempt_failed(
-        self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
-    ) -> None:
-        self._journal.note_persist_failed(self._name, where, version, error, failing_since_ms)
-
-    def record(self, made: Sequence[Note]) -> None:
-        """Record the notes, in order."""
-        for note in made:
-            self._record(note)
-
-    def _record(self, note: Note) -> None:
-        journal, name = self._journal, self._name
-        match note:
-            case Dispatched(consumer, entries, counts, masks, is_replay):
-                journal.note_dispatched(
-                    name,
-                    consumer.label,
-                    [entry.position for entry in entries],
-                    [entry.message_count for entry in entries],
-                    redelivery_counts=counts,
-                    unacked_masks=masks,
-                    deliver_at_ms=[e.deliver_at_ms for e in entries] if is_replay else None,
-                )
-            case Acked(consumer, positions, version, at_once):
-                journal.note_acked(name, _label(consumer), positions, version, at_once=at_once)
-            case AckedMixed(consumer, whole, partial, version):
-                journal.note_acked_mixed(name, _label(consumer), whole, partial, version)
-            case AckedThrough(consumer, through, mask, and_whole, version):
-                label = _label(consumer)
-                if and_whole is not None:
-                    journal.note_acked_through_batch(name, label, through, and_whole, version)
-                else:
-                    journal.note_acked_through(name, label, through, version, unacked_mask=mask)
-            case ReceiptSent(consumer, version):
-                journal.note_receipt(name, consumer.label, version)
-            case GivenBack(consumer, reason, spans, masks):
-                journal.note_nacked(name, consumer.label, reason, spans, masks)
-            case Attached(consumer, kind):
-                is_out_of_order = isinstance(kind, KeyShared) and kind.allow_out_of_order
-                journal.note_consumer_added(
-                    name, consumer.label, consumer.type.spelling, is_out_of_order=is_out_of_order
-                )
-            case Detached(consumer):
-                journal.note_consumer_removed(name, consumer.label)
-            case Moved(move, version):
-                journal.note_reset(name, move, version)
-            case GateEdge(is_open, reasons):
-                journal.note_gate(name, reasons, is_open=is_open)
-            case _:
-                assert_never(note)
-
-
-def _label(consumer: JournaledConsumer | None) -> str | None:
-    return None if consumer is None else consumer.label

@@ -2,7 +2,7 @@
 
 Pure. ::
 
-    notes    PUBLISHED x3   ROW   WHOLE_ACKS x2        each takes as many rows as it has events
+    notes    Published x3   Row   WholeAcks x2         each takes as many rows as it has events
     rows     0 1 2          3     4 5
     columns  entry_id       filled form by form: rows 0 1 2 at once, then rows 4 5
 """
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import numpy as np
 
-from ackgate.broker.journal import notes as forms
+from ackgate.broker.journal.notes import (
+    DispatchedNote,
+    DroppedNote,
+    MixedAcksNote,
+    NackedNote,
+    PublishedNote,
+    RowNote,
+    WholeAcksNote,
+)
 from ackgate.persistence.deliveries.columns import (
     BLOB_COLUMNS,
     KINDS,
@@ -38,17 +46,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ackgate.broker.journal.notes import (
-        Column,
-        DispatchedNote,
-        DroppedNote,
-        MixedAcksNote,
-        NackedNote,
-        Note,
-        PublishedNote,
-        RowNote,
-        WholeAcksNote,
-    )
+    from ackgate.broker.journal.notes import Column, Note
     from ackgate.cursor import CursorSnapshot, Position
     from ackgate.subscription import PartialAck
 
@@ -58,8 +56,8 @@ WordT = TypeVar("WordT", str, bytes)
 
 _CODES: Final[Mapping[EventKind, int]] = {kind: code for code, kind in enumerate(KINDS)}
 _INT64_MAX: Final = 2**63 - 1
-_HEAD: Final = itemgetter(0, 1, 2)
-"""Form, events and time of a note."""
+_HEAD: Final = itemgetter(0, 1)
+"""Events and time of a note."""
 _REASONS: Final = ("normal", "redelivery", "delayed")
 _ALL: Final = PersistLimits(_INT64_MAX, _INT64_MAX)
 _PACKING: Final = Packing(Compression.ZSTD)
@@ -69,12 +67,12 @@ def columns_of_notes(
     notes: Sequence[Note], *, topic: str, owner_epoch: int, first_sequence: int
 ) -> EventColumns:
     """Make a block of these notes; there must be at least one."""
-    all_forms, event_counts, all_times = zip(*map(_HEAD, notes), strict=True)
+    event_counts, all_times = zip(*map(_HEAD, notes), strict=True)
     counts = np.array(event_counts, dtype=np.int64)
     ends = np.cumsum(counts)
     block = _Block(int(ends[-1]), owner_epoch)
-    by_form: dict[int, list[int]] = defaultdict(list)
-    for place, form in enumerate(all_forms):
+    by_form: dict[type[Note], list[int]] = defaultdict(list)
+    for place, form in enumerate(map(type, notes)):
         by_form[form].append(place)
     block.time_us[:] = np.repeat(np.array(all_times, dtype=np.int64), counts)
     starts = ends - counts
@@ -262,9 +260,7 @@ def _stored(snapshot: CursorSnapshot, owner_epoch: int, time_us: int) -> bytes:
 
 
 def _fill_published(block: _Block, notes: Sequence[PublishedNote], rows: _Rows) -> None:
-    _, _, _, firsts, producers, batch_sizes, sizes, deliver_ats, times, keys = zip(
-        *notes, strict=True
-    )
+    _, _, firsts, producers, batch_sizes, sizes, deliver_ats, times, keys = zip(*notes, strict=True)
     at = rows.all
     block.kind(at, EventKind.PUBLISHED)
     ledger_ids, entry_ids = zip(*firsts, strict=True)
@@ -288,7 +284,7 @@ def _fill_published(block: _Block, notes: Sequence[PublishedNote], rows: _Rows) 
 
 
 def _fill_dispatched(block: _Block, notes: Sequence[DispatchedNote], rows: _Rows) -> None:
-    _, _, _, subscriptions, consumers, flats, batch_sizes, counts, masks, deliver_ats = zip(
+    _, _, subscriptions, consumers, flats, batch_sizes, counts, masks, deliver_ats = zip(
         *notes, strict=True
     )
     at = rows.all
@@ -326,7 +322,7 @@ def _mask_dispatched(
 
 
 def _fill_whole_acks(block: _Block, notes: Sequence[WholeAcksNote], rows: _Rows) -> None:
-    _, _, _, subscriptions, consumers, flats, versions, at_once = zip(*notes, strict=True)
+    _, _, subscriptions, consumers, flats, versions, at_once = zip(*notes, strict=True)
     block.flat_positions(rows.all, _joined(flats))
     _fill_acks(block, rows, subscriptions, consumers, versions)
     _fill_calls(block, rows, at_once)
@@ -367,7 +363,7 @@ def _call_detail(entries: int, *, at_once: bool) -> str:
 
 
 def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows) -> None:
-    _, _, _, subscriptions, consumers, _, _, versions = zip(*notes, strict=True)
+    _, _, subscriptions, consumers, _, _, versions = zip(*notes, strict=True)
     positions = (chain(note.whole, (ack.position for ack in note.partial)) for note in notes)
     block.positions(rows.all, chain.from_iterable(positions))
     _fill_acks(block, rows, subscriptions, consumers, versions)
@@ -403,7 +399,7 @@ def masks_after(
 def _fill_nacked(block: _Block, notes: Sequence[NackedNote], rows: _Rows) -> None:
     at = rows.all
     block.kind(at, EventKind.NACKED)
-    _, _, _, subscriptions, consumers, reasons, _, _ = zip(*notes, strict=True)
+    _, _, subscriptions, consumers, reasons, _, _ = zip(*notes, strict=True)
     block.spread_text("subscription", rows, subscriptions)
     block.spread_text("consumer", rows, consumers)
     block.spread_text("reason", rows, reasons)
@@ -439,12 +435,12 @@ def _fill_dropped(block: _Block, notes: Sequence[DroppedNote], rows: _Rows) -> N
     block.number("version", rows.all, rows.spread([note.missing[0] for note in notes]))
 
 
-_FILLS: Final[Mapping[int, Callable[[_Block, Any, _Rows], None]]] = {
-    forms.ROW: _fill_rows,
-    forms.PUBLISHED: _fill_published,
-    forms.DISPATCHED: _fill_dispatched,
-    forms.WHOLE_ACKS: _fill_whole_acks,
-    forms.MIXED_ACKS: _fill_mixed_acks,
-    forms.NACKED: _fill_nacked,
-    forms.DROPPED: _fill_dropped,
+_FILLS: Final[Mapping[type[Note], Callable[[_Block, Any, _Rows], None]]] = {
+    RowNote: _fill_rows,
+    PublishedNote: _fill_published,
+    DispatchedNote: _fill_dispatched,
+    WholeAcksNote: _fill_whole_acks,
+    MixedAcksNote: _fill_mixed_acks,
+    NackedNote: _fill_nacked,
+    DroppedNote: _fill_dropped,
 }

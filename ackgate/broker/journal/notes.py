@@ -4,13 +4,13 @@ Pure values. A note is one or more events of one time, and has their count: a wh
 one note. It holds no text that had to be built, and no JSON; `note_columns` makes events of notes,
 later and many at a time.
 
-    (WHOLE_ACKS, 3 events, time, "sub", "c#1", [7:0, 7:1, 7:4], version 12)
-    (ROW,        1 event,  time, EventKind.GATE_SHUT, {"subscription": "sub", ...})
+    WholeAcksNote(3 events, time, "sub", "c#1", [7:0, 7:1, 7:4], version 12)
+    RowNote(1 event, time, EventKind.GATE_SHUT, {"subscription": "sub", ...})
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from array import array
@@ -25,19 +25,10 @@ Column: TypeAlias = "array[int]"
 hand. Lists of the call's own objects would be read again when they are cold, and the garbage
 collector would visit them again and again."""
 
-ROW: Final = 0
-PUBLISHED: Final = 1
-DISPATCHED: Final = 2
-WHOLE_ACKS: Final = 3
-MIXED_ACKS: Final = 4
-NACKED: Final = 5
-DROPPED: Final = 6
-
 
 class RowNote(NamedTuple):
     """One event of any kind, by columns. Details and states are encoded later."""
 
-    form: int
     events: int
     time_us: int
     kind: EventKind
@@ -47,7 +38,6 @@ class RowNote(NamedTuple):
 class PublishedNote(NamedTuple):
     """Consecutive entries that producers have receipts for."""
 
-    form: int
     events: int
     time_us: int
     first: Position
@@ -66,7 +56,6 @@ class PublishedNote(NamedTuple):
 class DispatchedNote(NamedTuple):
     """Entries that were sent to a consumer."""
 
-    form: int
     events: int
     time_us: int
     subscription: str
@@ -85,7 +74,6 @@ class DispatchedNote(NamedTuple):
 class WholeAcksNote(NamedTuple):
     """Whole entries that one call acked."""
 
-    form: int
     events: int
     time_us: int
     subscription: str
@@ -99,7 +87,6 @@ class WholeAcksNote(NamedTuple):
 class MixedAcksNote(NamedTuple):
     """Whole entries, then batches of which some messages were acked, in one call."""
 
-    form: int
     events: int
     time_us: int
     subscription: str
@@ -112,7 +99,6 @@ class MixedAcksNote(NamedTuple):
 class NackedNote(NamedTuple):
     """Entries that a consumer nacked, or had not acked when it closed."""
 
-    form: int
     events: int
     time_us: int
     subscription: str
@@ -126,7 +112,6 @@ class NackedNote(NamedTuple):
 class DroppedNote(NamedTuple):
     """Marks the place of events that were dropped."""
 
-    form: int
     events: int
     time_us: int
     missing: list[int]

@@ -1,6 +1,6 @@
 """The delivery journal of one open topic: the notes of the event loop, in a bounded queue.
 
-Every `note_*` appends one tuple and returns: nothing is built, nothing waits. What does not fit is
+Every call appends one tuple and returns: nothing is built, nothing waits. What does not fit is
 dropped and counted, and the journal says where::
 
     note note note [ 317 dropped ] note note ----> writer: block after block
@@ -16,9 +16,8 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
-from ackgate.broker.journal import notes as forms
 from ackgate.broker.journal.notes import (
     DispatchedNote,
     DroppedNote,
@@ -28,6 +27,7 @@ from ackgate.broker.journal.notes import (
     RowNote,
     WholeAcksNote,
 )
+from ackgate.dispatcher import KeyShared
 from ackgate.persistence.deliveries.columns import EventKind
 from ackgate.persistence.deliveries.details import (
     REASONS,
@@ -36,17 +36,28 @@ from ackgate.persistence.deliveries.details import (
     PersistFailed,
     Subscribed,
 )
+from ackgate.subscription import (
+    Acked,
+    AckedMixed,
+    AckedThrough,
+    Attached,
+    Detached,
+    Dispatched,
+    GateEdge,
+    GivenBack,
+    Moved,
+    ReceiptSent,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ackgate.broker.journal.notes import Note
-    from ackgate.broker.wire import Entry
-    from ackgate.cursor import CursorMove, CursorSnapshot, Position, Span
-    from ackgate.persistence.deliveries.details import Configured, Opened
+    from ackgate.broker.wire import Entry, SubscriptionType
+    from ackgate.cursor import CursorSnapshot, Position
     from ackgate.persistence.proto.message_pb2 import MessageMetadata
     from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
-    from ackgate.subscription import PartialAck
+    from ackgate.subscription import Note as SubscriptionNote
 
 
 UNKNOWN_TIME: Final = -1
@@ -95,7 +106,6 @@ class TopicJournal:
     """The queue of notes of one topic."""
 
     __slots__ = (
-        "_clock_us",
         "_gap",
         "_is_asleep",
         "_next_sequence",
@@ -103,6 +113,7 @@ class TopicJournal:
         "_room",
         "_room_max",
         "_wake",
+        "clock_us",
         "events_dropped",
     )
 
@@ -112,7 +123,7 @@ class TopicJournal:
         """`wake`: called when the first note comes after `take` found none."""
         self._notes: deque[Note] = deque()
         self._room = self._room_max = pending_events_max
-        self._clock_us = clock_us
+        self.clock_us = clock_us
         self._wake = wake
         self._is_asleep = True
         self._gap: list[int] | None = None
@@ -133,8 +144,9 @@ class TopicJournal:
         """Whether there is nothing to take."""
         return not self._notes
 
-    def _append(self, note: Note) -> None:
-        count = note[1]
+    def append(self, note: Note) -> None:
+        """Add a note, or count its events as dropped."""
+        count = note[0]
         if count > self._room:
             self._drop(count)
             return
@@ -152,7 +164,7 @@ class TopicJournal:
         if self._gap is None:
             self._gap = [0]
             self._room -= 1  # the note itself takes room, or such notes alone could fill the memory
-            self._notes.append(DroppedNote(forms.DROPPED, 1, self._clock_us(), self._gap))
+            self._notes.append(DroppedNote(1, self.clock_us(), self._gap))
         self._gap[0] += count
 
     def take(self, events_max: int) -> Taken | None:
@@ -163,10 +175,10 @@ class TopicJournal:
         taken: list[Note] = []
         events = 0
         notes = self._notes
-        while notes and (not taken or events + notes[0][1] <= events_max):
+        while notes and (not taken or events + notes[0][0] <= events_max):
             note = notes.popleft()
             taken.append(note)
-            events += note[1]
+            events += note[0]
         if not notes:
             self._gap = None  # the block records the number as it is now
         if not taken:
@@ -188,7 +200,7 @@ class TopicJournal:
         self.events_dropped += taken.missing - reported
         if self._room_max:
             self._room -= 1
-            self._notes.appendleft(DroppedNote(forms.DROPPED, 1, self._clock_us(), [taken.missing]))
+            self._notes.appendleft(DroppedNote(1, self.clock_us(), [taken.missing]))
 
     def stop(self) -> None:
         """Take no more notes, and drop those that wait."""
@@ -201,29 +213,19 @@ class TopicJournal:
 
     # ---------------------------------------------------------------- the topic
 
-    def note_opened(self, opened: Opened) -> None:
-        """Note the opening of the topic, always the first event."""
-        self._row(EventKind.OPENED, detail=opened)
-
-    def note_configured(self, configured: Configured) -> None:
-        """Note changed settings or policies."""
-        self._row(EventKind.CONFIGURED, detail=configured)
-
     def note_ledger_opened(self, ledger_id: int) -> None:
         """Note that a message ledger takes entries from now on."""
-        self._row(EventKind.LEDGER_OPENED, ledger_id=ledger_id)
+        self.row(EventKind.LEDGER_OPENED, ledger_id=ledger_id)
 
     def note_ledger_closed(self, ledger_id: int, entry_count: int) -> None:
         """Note that a message ledger was closed with so many entries."""
-        self._row(EventKind.LEDGER_CLOSED, ledger_id=ledger_id, entry_id=entry_count - 1)
+        self.row(EventKind.LEDGER_CLOSED, ledger_id=ledger_id, entry_id=entry_count - 1)
 
     def note_ledgers_trimmed(self, ledger_ids: Sequence[int]) -> None:
         """Note that message ledgers were deleted, all at one time."""
-        time_us = self._clock_us()
+        time_us = self.clock_us()
         for ledger_id in ledger_ids:
-            self._append(
-                RowNote(forms.ROW, 1, time_us, EventKind.LEDGER_TRIMMED, {"ledger_id": ledger_id})
-            )
+            self.append(RowNote(1, time_us, EventKind.LEDGER_TRIMMED, {"ledger_id": ledger_id}))
 
     # ---------------------------------------------------------------- messages
 
@@ -231,11 +233,10 @@ class TopicJournal:
         """Note that producers have receipts for these consecutive entries."""
         names = [context.producer.name for context in contexts]
         keys = [context.key for context in contexts]
-        self._append(
+        self.append(
             PublishedNote(
-                forms.PUBLISHED,
                 len(entries),
-                self._clock_us(),
+                self.clock_us(),
                 entries[0].position,
                 names[:1] if names.count(names[0]) == len(names) else names,
                 array("q", [entry.message_count for entry in entries]),
@@ -246,245 +247,143 @@ class TopicJournal:
             )
         )
 
-    def note_dispatched(
-        self,
-        subscription: str,
-        consumer: str,
-        positions: Sequence[Position],
-        batch_sizes: Sequence[int],
-        *,
-        redelivery_counts: Sequence[int] | None,
-        unacked_masks: Sequence[int | None] | None,
-        deliver_at_ms: Sequence[int] | None,
-    ) -> None:
-        """Note that these entries were sent to a consumer. `deliver_at_ms`: only for a replay."""
-        self._append(
-            DispatchedNote(
-                forms.DISPATCHED,
-                len(positions),
-                self._clock_us(),
-                subscription,
-                consumer,
-                array("q", chain.from_iterable(positions)),
-                array("q", batch_sizes),
-                None if redelivery_counts is None else array("q", redelivery_counts),
-                unacked_masks,
-                None if deliver_at_ms is None else array("q", deliver_at_ms),
-            )
-        )
+    def note_unsubscribed(self, subscription: str) -> None:
+        self.row(EventKind.UNSUBSCRIBED, subscription=subscription)
 
-    def note_acked(
-        self,
-        subscription: str,
-        consumer: str | None,
-        positions: Sequence[Position],
-        version: int,
-        *,
-        at_once: bool,
-    ) -> None:
-        """Note that one call acked whole entries. `at_once`: as in `AckedCall`."""
-        count = len(positions)
-        if not count:
-            return
-        self._append(
-            WholeAcksNote(
-                forms.WHOLE_ACKS,
-                count,
-                self._clock_us(),
-                subscription,
-                consumer,
-                array("q", chain.from_iterable(positions)),
-                version,
-                at_once,
-            )
-        )
+    def row(self, kind: EventKind, **columns: Any) -> None:  # noqa: ANN401 - by column
+        """Append a note of one event."""
+        self.append(RowNote(1, self.clock_us(), kind, columns))
 
-    def note_acked_mixed(
-        self,
-        subscription: str,
-        consumer: str | None,
-        whole: Sequence[Position],
-        partial: Sequence[PartialAck],
-        version: int,
-    ) -> None:
-        """Note that one call acked whole entries, then some messages of batches."""
-        self._append(
-            MixedAcksNote(
-                forms.MIXED_ACKS,
-                len(whole) + len(partial),
-                self._clock_us(),
-                subscription,
-                consumer,
-                whole,
-                partial,
-                version,
-            )
-        )
 
-    def note_acked_through(
-        self,
-        subscription: str,
-        consumer: str | None,
-        position: Position,
-        version: int,
-        *,
-        unacked_mask: int | None = None,
-    ) -> None:
-        """Note a cumulative ack up to the position.
+class JournaledConsumer(Protocol):
+    """What a consumer's events need to know of it."""
 
-        `unacked_mask`: its messages that stay unacked.
-        """
-        self._row(
-            EventKind.ACKED,
-            subscription=subscription,
-            consumer=consumer,
-            ledger_id=position.ledger_id,
-            entry_id=position.entry_id,
-            unacked_indexes=unacked_mask,
-            is_cumulative=True,
-            version=version,
-        )
+    @property
+    def label(self) -> str:
+        """Its name in the journal, unique within the subscription."""
 
-    def note_acked_through_batch(
-        self,
-        subscription: str,
-        consumer: str | None,
-        before: Position,
-        position: Position,
-        version: int,
+    @property
+    def type(self) -> SubscriptionType:
+        """The subscription type that it asked for."""
+
+
+class SubscriptionRecorder:
+    """Records one subscription: the notes of its machine, and its store's attempts to write.
+
+    A `WriteObserver` of the store. Both become events of the topic's journal, in the order in which they
+    happened.
+    """
+
+    __slots__ = ("_journal", "_name")
+
+    def __init__(self, journal: TopicJournal, name: str) -> None:
+        self._journal = journal
+        self._name = name
+
+    def subscribed(self, position: Position, *, is_durable: bool) -> None:
+        self._row(EventKind.SUBSCRIBED, detail=Subscribed(position, is_durable))
+
+    def recovered(self, report: RecoveryReport, state: CursorSnapshot) -> None:
+        """Note that the subscription was opened in this state."""
+        self._row(EventKind.RECOVERED, version=state.version, detail=report, state=state)
+
+    def wrote(self, outcome: PersistOutcome) -> None:
+        self._row(EventKind.PERSISTED, version=outcome.version, detail=outcome)
+
+    def attempt_failed(
+        self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
     ) -> None:
-        """Note a cumulative ack that completes a batch: everything before it, then the batch."""
-        time_us = self._clock_us()
-        common = {"subscription": subscription, "consumer": consumer, "version": version}
-        through = {
-            **common,
-            "ledger_id": before.ledger_id,
-            "entry_id": before.entry_id,
+        about = PersistFailed(error, failing_since_ms)
+        self._row(EventKind.PERSIST_FAILED, reason=where.value, version=version, detail=about)
+
+    def record(self, made: Sequence[SubscriptionNote]) -> None:
+        """Record the notes, in order."""
+        for note in made:
+            self._record(note)
+
+    def _record(self, note: SubscriptionNote) -> None:
+        journal, name, now_us = self._journal, self._name, self._journal.clock_us
+        match note:
+            case Dispatched(consumer, entries, counts, masks, is_replay):
+                journal.append(
+                    DispatchedNote(
+                        len(entries),
+                        now_us(),
+                        name,
+                        consumer.label,
+                        array("q", chain.from_iterable([entry.position for entry in entries])),
+                        array("q", [entry.message_count for entry in entries]),
+                        None if counts is None else array("q", counts),
+                        masks,
+                        array("q", [each.deliver_at_ms for each in entries]) if is_replay else None,
+                    )
+                )
+            case Acked(consumer, positions, version, at_once):
+                if count := len(positions):
+                    flat, label = array("q", chain.from_iterable(positions)), _label(consumer)
+                    journal.append(
+                        WholeAcksNote(count, now_us(), name, label, flat, version, at_once)
+                    )
+            case AckedMixed(consumer, whole, parts, version):
+                count, label = len(whole) + len(parts), _label(consumer)
+                journal.append(MixedAcksNote(count, now_us(), name, label, whole, parts, version))
+            case AckedThrough():
+                self._record_acked_through(note)
+            case ReceiptSent(consumer, version):
+                self._row(EventKind.RECEIPT, consumer=consumer.label, version=version)
+            case GivenBack(consumer, reason, spans, masks):
+                if count := sum(span.stop - span.start for span in spans):
+                    label = consumer.label
+                    journal.append(NackedNote(count, now_us(), name, label, reason, spans, masks))
+            case Attached(consumer, kind):
+                is_out_of_order = isinstance(kind, KeyShared) and kind.allow_out_of_order
+                detail = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
+                type_name = consumer.type.spelling
+                self._row(
+                    EventKind.CONSUMER_ADDED, consumer=consumer.label, reason=type_name, **detail
+                )
+            case Detached(consumer):
+                self._row(EventKind.CONSUMER_REMOVED, consumer=consumer.label)
+            case Moved(move, version):
+                reason = REASONS[type(move)]
+                self._row(EventKind.RESET, reason=reason, version=version, detail=move)
+            case GateEdge(is_open, reasons):
+                kind_of_edge = EventKind.GATE_OPENED if is_open else EventKind.GATE_SHUT
+                self._row(kind_of_edge, reason=",".join(reasons))
+            case _:
+                assert_never(note)
+
+    def _record_acked_through(self, note: AckedThrough) -> None:
+        """Record a cumulative ack: one event, or two if it completes a batch."""
+        label, through = _label(note.consumer), note.through
+        columns: dict[str, Any] = {
+            "subscription": self._name,
+            "consumer": label,
+            "ledger_id": through.ledger_id,
+            "entry_id": through.entry_id,
             "is_cumulative": True,
-            "detail": AckedCall(entries=2),
+            "version": note.version,
         }
+        if note.and_whole is None:
+            self._journal.row(EventKind.ACKED, **columns, unacked_indexes=note.unacked_mask)
+            return
+        batch = note.and_whole
         whole = {
-            **common,
-            "ledger_id": position.ledger_id,
-            "entry_id": position.entry_id,
+            **columns,
+            "ledger_id": batch.ledger_id,
+            "entry_id": batch.entry_id,
             "is_cumulative": False,
         }
-        for columns in (through, whole):
-            self._append(RowNote(forms.ROW, 1, time_us, EventKind.ACKED, columns))
-
-    def note_nacked(
-        self,
-        subscription: str,
-        consumer: str,
-        reason: str,
-        spans: Sequence[Span],
-        unacked_masks: Mapping[Position, int],
-    ) -> None:
-        """Note entries that a consumer nacked ("asked"), or left unacked ("consumer_closed")."""
-        count = sum(span.stop - span.start for span in spans)
-        if count:
-            self._append(
-                NackedNote(
-                    forms.NACKED,
-                    count,
-                    self._clock_us(),
-                    subscription,
-                    consumer,
-                    reason,
-                    spans,
-                    unacked_masks,
-                )
-            )
-
-    # ---------------------------------------------------------------- subscriptions
-
-    def note_subscribed(self, subscription: str, position: Position, *, is_durable: bool) -> None:
-        self._row(
-            EventKind.SUBSCRIBED,
-            subscription=subscription,
-            detail=Subscribed(position, is_durable),
-        )
-
-    def note_unsubscribed(self, subscription: str) -> None:
-        self._row(EventKind.UNSUBSCRIBED, subscription=subscription)
-
-    def note_recovered(
-        self, subscription: str, report: RecoveryReport, state: CursorSnapshot
-    ) -> None:
-        """Note that a subscription was opened, with its state at that time."""
-        self._row(
-            EventKind.RECOVERED,
-            subscription=subscription,
-            version=state.version,
-            detail=report,
-            state=state,
-        )
-
-    def note_consumer_added(
-        self, subscription: str, consumer: str, kind: str, *, is_out_of_order: bool = False
-    ) -> None:
-        """Note a new consumer. `kind`: the subscription's type."""
-        details = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
-        self._row(
-            EventKind.CONSUMER_ADDED,
-            subscription=subscription,
-            consumer=consumer,
-            reason=kind,
-            **details,
-        )
-
-    def note_consumer_removed(self, subscription: str, consumer: str) -> None:
-        self._row(EventKind.CONSUMER_REMOVED, subscription=subscription, consumer=consumer)
-
-    def note_reset(self, subscription: str, reset: CursorMove, version: int) -> None:
-        self._row(
-            EventKind.RESET,
-            subscription=subscription,
-            reason=REASONS[type(reset)],
-            version=version,
-            detail=reset,
-        )
-
-    def note_receipt(self, subscription: str, consumer: str, version: int) -> None:
-        """Note that a consumer got the receipt of its acks."""
-        self._row(EventKind.RECEIPT, subscription=subscription, consumer=consumer, version=version)
-
-    def note_gate(self, subscription: str, reasons: Iterable[str], *, is_open: bool) -> None:
-        """Note that the gate has shut or opened, with the reasons for which it is or was shut."""
-        self._row(
-            EventKind.GATE_OPENED if is_open else EventKind.GATE_SHUT,
-            subscription=subscription,
-            reason=",".join(reasons),
-        )
-
-    def note_persisted(self, subscription: str, outcome: PersistOutcome) -> None:
-        """Note that a cursor's state became durable."""
-        self._row(
-            EventKind.PERSISTED,
-            subscription=subscription,
-            version=outcome.version,
-            detail=outcome,
-        )
-
-    def note_persist_failed(
-        self,
-        subscription: str,
-        where: PersistWhere,
-        version: int,
-        error: str,
-        failing_since_ms: int | None,
-    ) -> None:
-        """Note that an attempt to write a cursor's state failed."""
-        self._row(
-            EventKind.PERSIST_FAILED,
-            subscription=subscription,
-            reason=where.value,
-            version=version,
-            detail=PersistFailed(error, failing_since_ms),
-        )
+        time_us = self._journal.clock_us()
+        for each in ({**columns, "detail": AckedCall(entries=2)}, whole):
+            self._journal.append(RowNote(1, time_us, EventKind.ACKED, each))
 
     def _row(self, kind: EventKind, **columns: Any) -> None:  # noqa: ANN401 - by column
-        self._append(RowNote(forms.ROW, 1, self._clock_us(), kind, columns))
+        self._journal.row(kind, subscription=self._name, **columns)
+
+
+def _label(consumer: JournaledConsumer | None) -> str | None:
+    return None if consumer is None else consumer.label
 
 
 def time_of_entry(metadata: MessageMetadata) -> int:

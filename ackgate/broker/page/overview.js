@@ -16,7 +16,7 @@ const ASCENDING = ["topic", "subscription", "shuts-in"];
 export function overview(main, given, { address, note, say, state }) {
   const asked = { ...DEFAULTS, ...Object.fromEntries(Object.entries(given).filter(([key]) => key in DEFAULTS)) };
   let shown = [], gone = null, before = null;
-  let stop = () => {};
+  let stop = () => {}, looking;
 
   const search = el("input", {
     type: "search", placeholder: "topic or subscription   /", "aria-label": "Filter by name", value: asked.text,
@@ -121,7 +121,7 @@ export function overview(main, given, { address, note, say, state }) {
     const data = view.rows.map((row) => ({
       key: `${row.topic}\n${row.subscription}`, drawn: drawn(row, view.takenMs), takenMs: view.takenMs, row,
     }));
-    placeholder.textContent = view.total ? "no subscription matches" : "no loaded topic has a subscription yet";
+    placeholder.textContent = before ? "the broker has not loaded these topics again yet" : view.total ? "no subscription matches" : "no loaded topic has a subscription yet";
     const active = document.activeElement;
     const focused = active === document.body ? gone : active?.closest("#rows a")?.getAttribute("href");
     const isSame = data.length === shown.length && data.every(({ key }, place) => key === shown[place].key);
@@ -142,9 +142,14 @@ export function overview(main, given, { address, note, say, state }) {
   }
 
   async function show(view) {
+    clearTimeout(looking);
     if (view.offset && !view.rows.length) {
-      change({ offset: String(Math.max(0, Math.ceil(view.matching / ROWS) - 1) * ROWS) });
-      return;
+      const loadingMs = before ? before.lostMs + LOADING_MS - Date.now() : 0;
+      if (loadingMs <= 0) {
+        change({ offset: String(Math.max(0, Math.ceil(view.matching / ROWS) - 1) * ROWS) });
+        return;
+      }
+      looking = setTimeout(() => show(view).catch(reportError), loadingMs); // the broker sends only what is new
     }
     await showRows(view);
     if (before && (shown.length >= before.rows || Date.now() - before.lostMs > LOADING_MS)) {
@@ -152,8 +157,8 @@ export function overview(main, given, { address, note, say, state }) {
       holder.style.minHeight = "";
     }
     for (const button of states) button.textContent = `${count(view.severities[button.dataset.state])} ${STATES[button.dataset.state]}`;
-    const first = view.matching ? view.offset + 1 : 0;
-    summary.textContent = `${count(first)} to ${count(view.offset + view.rows.length)} of ${count(view.matching)}`
+    const [first, last] = view.rows.length ? [view.offset + 1, view.offset + view.rows.length] : [0, 0];
+    summary.textContent = `${count(first)} to ${count(last)} of ${count(view.matching)}`
       + (view.matching === view.total ? "" : ` that match, ${count(view.total)} in all`)
       + ` · asked ${view.source.replace(/^https?:\/\//, "")}`;
     say(view.missing.length ? `not in it: ${view.missing.join("; ")}` : "");
@@ -179,6 +184,7 @@ export function overview(main, given, { address, note, say, state }) {
 
   function listen() {
     stop();
+    clearTimeout(looking);
     delete main.dataset.ready;
     holder.setAttribute("aria-busy", "true");
     for (const button of states) button.setAttribute("aria-pressed", asked.state === button.dataset.state);
@@ -197,5 +203,5 @@ export function overview(main, given, { address, note, say, state }) {
   }
 
   listen();
-  return () => { stop(); clearTimeout(typing); rows.destroy(); delete main.dataset.ready; };
+  return () => { stop(); clearTimeout(typing); clearTimeout(looking); rows.destroy(); delete main.dataset.ready; };
 }

@@ -19,8 +19,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.schemas.avro_compatibility import parse, why_not_readable
-from ackgate.broker.schemas.avro_rules import check as check_avro
-from ackgate.broker.schemas.protobuf_native import check_message_type
 from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
 
 if TYPE_CHECKING:
@@ -28,45 +26,9 @@ if TYPE_CHECKING:
 
     from ackgate.config.broker import CompatibilityName
 
-PRIMITIVES: Final = frozenset(
-    {
-        SchemaType.BOOLEAN,
-        SchemaType.INT8,
-        SchemaType.INT16,
-        SchemaType.INT32,
-        SchemaType.INT64,
-        SchemaType.FLOAT,
-        SchemaType.DOUBLE,
-        SchemaType.DATE,
-        SchemaType.TIME,
-        SchemaType.TIMESTAMP,
-        SchemaType.INSTANT,
-        SchemaType.LOCAL_DATE,
-        SchemaType.LOCAL_TIME,
-        SchemaType.LOCAL_DATE_TIME,
-    }
-)
-
 AVRO_DEFINED: Final = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
 
 _LENGTH: Final = struct.Struct(">i")
-
-
-def check_definition(schema: Schema) -> None:
-    """Raise `IncompatibleSchemaError` if the definition is not valid for its type, as in Pulsar."""
-    if schema.type in AVRO_DEFINED:
-        if check_avro(schema.definition).kind == "union" and schema.type is SchemaType.AVRO:
-            raise IncompatibleSchemaError("an AVRO schema is not a union")
-    elif schema.type is SchemaType.KEY_VALUE:
-        for part in key_and_value(schema):
-            check_definition(part)
-    elif schema.type is SchemaType.PROTOBUF_NATIVE:
-        check_message_type(schema.definition)
-    elif schema.type is SchemaType.STRING:
-        if schema.definition not in {b"", b"null"}:  # old Python clients send the latter
-            raise IncompatibleSchemaError("a STRING schema has no definition")
-    elif schema.type in PRIMITIVES and schema.definition:
-        raise IncompatibleSchemaError(f"a schema of type {schema.type.name} has no definition")
 
 
 def check_compatible(new: Schema, existing: Sequence[Schema], strategy: CompatibilityName) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.schemas.compatibility import (
     check_compatible,
-    check_definition,
     check_reader,
     fingerprint,
 )
+from ackgate.broker.schemas.definitions import check_definition
 from ackgate.broker.schemas.versions import (
     TOPIC_BYTES_MAX,
     VERSION_BYTES,

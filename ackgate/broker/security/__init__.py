@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Authentication,
         Original,
         http_credentials,
+        http_headers,
     )
     from ackgate.broker.security.authorization import (
         ADMIN_ROLES,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
         Resource,
         decisions,
     )
-    from ackgate.broker.security.client_credentials import http_headers
     from ackgate.broker.security.grants import (
         AUTH_POLICIES,
         SUBSCRIPTION_AUTH_MODE,
@@ -128,8 +128,8 @@ __getattr__ = lazy_face(
             "Authentication",
             "Original",
             "http_credentials",
+            "http_headers",
         ),
-        "ackgate.broker.security.client_credentials": ("http_headers",),
         "ackgate.broker.security.identity": (
             "NO_METHOD",
             "AuthenticationFailedError",

@@ -1,8 +1,8 @@
-"""Authentication: the providers, and the rules for proxies and clients without credentials.
+"""Authentication: the providers, the rules for proxies and clients without credentials.
 
 Pure, but for the providers, which may ask others. The drivers are the connections of the binary
 protocol and the admin interface: they pass what a client showed and the time, and get a
-`ClientIdentity` or an error.
+`ClientIdentity` or an error. `http_headers` is the other side: what this program shows to a broker.
 
 A proxy is a role in `proxyRoles`. It names the client for which it acts, and nobody else may name
 one. With `authenticateOriginalAuthData` it brings the client's credentials, and they are checked.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ackgate.broker.security.identity import (
@@ -27,6 +28,7 @@ from ackgate.broker.security.identity import (
     Principal,
 )
 from ackgate.config.security import BASIC_PROVIDER, OPENID_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
+from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -90,14 +92,12 @@ OTHER_METHODS: Final = "other"
 """Counts all methods together that are not offered here, because clients may make up names."""
 
 
+@dataclass(slots=True)
 class Outcomes:
     """How often credentials of one method were accepted or rejected."""
 
-    __slots__ = ("failed", "succeeded")
-
-    def __init__(self) -> None:
-        self.succeeded = 0
-        self.failed = 0
+    succeeded: int = 0
+    failed: int = 0
 
 
 class Authentication:
@@ -265,3 +265,33 @@ def http_credentials(
             return Credentials(BASIC_METHOD, pair, certificate_name)
         case _:
             raise AuthenticationFailedError("Authorization is neither Bearer nor Basic")
+
+
+# ---- what a client of a broker shows
+
+_PLUGINS: Final = "org.apache.pulsar.client.impl.auth."
+
+
+def http_headers(plugin: str, parameters: str, *, what: str) -> Mapping[str, str]:
+    """HTTP headers with the credentials that ``authPlugin`` and ``authParams`` configure.
+
+    Reads the file of a token at each call, so that it can be replaced while a process runs. `what`:
+    where the parameters come from, for errors, which never show them. Raises `ConfigurationError`.
+    """
+    name = plugin.removeprefix(_PLUGINS)
+    if name in {"", "AuthenticationDisabled"}:
+        return {}
+    if name in {"AuthenticationToken", "token"}:
+        if parameters.startswith("file:"):
+            from ackgate.broker.security.tokens import read_bytes  # noqa: PLC0415 - PyJWT is large
+
+            return _bearer(read_bytes(parameters, what=what).decode("latin-1"), what=what)
+        return _bearer(parameters.removeprefix("token:"), what=what)
+    raise ConfigurationError(f"authentication plugin {plugin[:100]!a} is not known here")
+
+
+def _bearer(token: str, *, what: str) -> Mapping[str, str]:
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(f"{what}: this is no token")
+    return {"Authorization": f"Bearer {token}"}

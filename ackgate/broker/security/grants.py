@@ -15,7 +15,8 @@ that lists none takes everyone who may consume. All changes return new values.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.security.actions import Action
 from ackgate.broker.security.identity import ROLE_CHARACTERS_MAX
@@ -42,20 +43,15 @@ class SubscriptionAuthMode(enum.StrEnum):
     """Names begin with the consumer's role."""
 
 
-class AuthPolicies:
-    """The grants of a namespace. Frozen."""
+class AuthPolicies(NamedTuple):
+    """The grants of a namespace."""
 
-    __slots__ = ("namespace", "subscriptions", "topics")
-
-    def __init__(
-        self,
-        namespace: Mapping[str, list[str]] | None = None,
-        topics: Mapping[str, Grants] | None = None,
-        subscriptions: Mapping[str, list[str]] | None = None,
-    ) -> None:
-        self.namespace: Mapping[str, list[str]] = namespace or {}
-        self.topics: Mapping[str, Grants] = topics or {}
-        self.subscriptions: Mapping[str, list[str]] = subscriptions or {}
+    namespace: Mapping[str, list[str]] = MappingProxyType({})
+    """Actions by role."""
+    topics: Mapping[str, Grants] = MappingProxyType({})
+    """The same by topic."""
+    subscriptions: Mapping[str, list[str]] = MappingProxyType({})
+    """Roles by subscription."""
 
     # ---- JSON
 
@@ -89,29 +85,29 @@ class AuthPolicies:
     def granted(self, role: str, actions: list[str], topic: str | None = None) -> AuthPolicies:
         """A copy in which a role has exactly these actions on the namespace, or on a topic."""
         if topic is None:
-            return AuthPolicies({**self.namespace, role: actions}, self.topics, self.subscriptions)
+            return self._replace(namespace={**self.namespace, role: actions})
         grants = {**self.topics.get(topic, {}), role: actions}
-        return AuthPolicies(self.namespace, {**self.topics, topic: grants}, self.subscriptions)
+        return self._replace(topics={**self.topics, topic: grants})
 
     def revoked(self, role: str, topic: str | None = None) -> AuthPolicies:
         """A copy in which a role has no actions on the namespace, or on a topic."""
         if topic is None:
-            return AuthPolicies(_without(self.namespace, role), self.topics, self.subscriptions)
+            return self._replace(namespace=_without(self.namespace, role))
         topics = _without(self.topics, topic)
         if left := _without(self.topics.get(topic, {}), role):
             topics[topic] = left
-        return AuthPolicies(self.namespace, topics, self.subscriptions)
+        return self._replace(topics=topics)
 
     def without_topic(self, topic: str) -> AuthPolicies:
         """A copy without a deleted topic's grants, which a new topic must not inherit."""
-        return AuthPolicies(self.namespace, _without(self.topics, topic), self.subscriptions)
+        return self._replace(topics=_without(self.topics, topic))
 
     def reserved(self, subscription: str, roles: list[str]) -> AuthPolicies:
         """A copy in which only these roles may use a subscription; none: all that may consume."""
         subscriptions = _without(self.subscriptions, subscription)
         if roles:
             subscriptions[subscription] = roles
-        return AuthPolicies(self.namespace, self.topics, subscriptions)
+        return self._replace(subscriptions=subscriptions)
 
     # ---- decisions
 

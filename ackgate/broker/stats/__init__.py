@@ -11,25 +11,20 @@ from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
     from ackgate.broker.stats.ack_state import AckState, GateForecast
-    from ackgate.broker.stats.delayed import DelayedState, NackStatistics, delayed_state
     from ackgate.broker.stats.glance import OverviewRow, Severity, hole_text, judged, why
     from ackgate.broker.stats.holes import (
+        CELLS_MAX,
+        FULL,
+        AckPicture,
         EntryState,
         Hole,
-        LedgerWindow,
+        LedgerAcks,
+        ack_picture,
         ledger_window,
         oldest_holes,
         state_of,
     )
     from ackgate.broker.stats.internal import internal_stats
-    from ackgate.broker.stats.json_form import from_json, key_of, to_json
-    from ackgate.broker.stats.ledger_acks import (
-        CELLS_MAX,
-        FULL,
-        AckPicture,
-        LedgerAcks,
-        ack_picture,
-    )
     from ackgate.broker.stats.overview import (
         PAGE_ROWS_MAX,
         Order,
@@ -44,6 +39,7 @@ if TYPE_CHECKING:
     from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
     from ackgate.broker.stats.take import (
         consumer_rates,
+        delayed_state,
         earliest_publish_times,
         subscription_stats,
         topic_stats,
@@ -51,9 +47,14 @@ if TYPE_CHECKING:
     from ackgate.broker.stats.values import (
         AckStateAnswer,
         ConsumerStats,
+        DelayedState,
+        NackStatistics,
         PublisherStats,
         SubscriptionStats,
         TopicStats,
+        from_json,
+        key_of,
+        to_json,
     )
 
 __all__ = [
@@ -70,7 +71,6 @@ __all__ = [
     "GateForecast",
     "Hole",
     "LedgerAcks",
-    "LedgerWindow",
     "NackStatistics",
     "Order",
     "Overview",
@@ -107,40 +107,48 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "ackgate.broker.stats.ack_state": ("AckState", "GateForecast"),
-        "ackgate.broker.stats.delayed": ("DelayedState", "NackStatistics", "delayed_state"),
-        "ackgate.broker.stats.glance": ("OverviewRow", "Severity", "hole_text", "judged", "why"),
+        "ackgate.broker.stats.ack_state": (
+            "AckState",
+            "GateForecast",
+        ),
+        "ackgate.broker.stats.glance": (
+            "OverviewRow",
+            "Severity",
+            "hole_text",
+            "judged",
+            "why",
+        ),
         "ackgate.broker.stats.holes": (
+            "CELLS_MAX",
+            "FULL",
+            "AckPicture",
             "EntryState",
             "Hole",
-            "LedgerWindow",
+            "LedgerAcks",
+            "ack_picture",
             "ledger_window",
             "oldest_holes",
             "state_of",
         ),
         "ackgate.broker.stats.internal": ("internal_stats",),
-        "ackgate.broker.stats.json_form": ("from_json", "key_of", "to_json"),
-        "ackgate.broker.stats.ledger_acks": (
-            "AckPicture",
-            "CELLS_MAX",
-            "FULL",
-            "LedgerAcks",
-            "ack_picture",
-        ),
         "ackgate.broker.stats.overview": (
+            "PAGE_ROWS_MAX",
             "Order",
             "Overview",
             "OverviewAnswer",
             "OverviewQuery",
-            "PAGE_ROWS_MAX",
             "counted_severities",
             "merged",
             "overview_row",
             "page_of_rows",
         ),
-        "ackgate.broker.stats.sampler": ("SAMPLE_SECONDS", "StatsSampler"),
+        "ackgate.broker.stats.sampler": (
+            "SAMPLE_SECONDS",
+            "StatsSampler",
+        ),
         "ackgate.broker.stats.take": (
             "consumer_rates",
+            "delayed_state",
             "earliest_publish_times",
             "subscription_stats",
             "topic_stats",
@@ -148,9 +156,14 @@ __getattr__ = lazy_face(
         "ackgate.broker.stats.values": (
             "AckStateAnswer",
             "ConsumerStats",
+            "DelayedState",
+            "NackStatistics",
             "PublisherStats",
             "SubscriptionStats",
             "TopicStats",
+            "from_json",
+            "key_of",
+            "to_json",
         ),
     },
 )

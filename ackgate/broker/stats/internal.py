@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
+from ackgate.broker.stats.values import to_json
 from ackgate.cursor import Position
 from ackgate.described import iso_time
 
@@ -67,16 +68,9 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
 
 
 def _journal_stats(journal: JournalStatistics) -> dict[str, Any]:
-    return {
-        "eventsWritten": journal.events_written,
-        "eventsDropped": journal.events_dropped,
-        "eventsPending": journal.events_pending,
-        "blocksWritten": journal.blocks_written,
-        "bytesWritten": journal.bytes_written,
-        "failures": journal.failures,
-        "lastFailure": journal.last_failure,
-        "stopped": journal.is_stopped,
-    }
+    fields: dict[str, Any] = to_json(journal)
+    fields["stopped"] = fields.pop("isStopped")
+    return fields
 
 
 def _state(topic: Topic, *, has_current: bool) -> str:
@@ -98,7 +92,7 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
         "markDeletePosition": str(cursor.mark_delete),
         "readPosition": str(cursor.read_position),
         "waitingReadOp": is_waiting,
-        "pendingReadOps": int(subscription.is_reading),
+        "pendingReadOps": int(subscription.core.is_reading),
         "messagesConsumedCounter": subscription.core.counts.messages_acked,
         "cursorLedger": ledger_id if ledger_id is not None else -1,
         "cursorLedgerLastEntry": last_entry,
@@ -107,8 +101,8 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
         "active": bool(subscription.consumers),
         "numberOfEntriesSinceFirstNotAckedMessage": _entries_since_first_unacked(subscription),
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,
-        "subscriptionHavePendingRead": is_waiting or subscription.is_reading,
-        "subscriptionHavePendingReplayRead": subscription.is_reading and replays > 0,
+        "subscriptionHavePendingRead": is_waiting or subscription.core.is_reading,
+        "subscriptionHavePendingReplayRead": subscription.core.is_reading and replays > 0,
         "properties": dict(cursor.properties),
     }
 

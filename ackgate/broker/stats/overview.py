@@ -100,7 +100,7 @@ def overview_row(
         is_on_fallback=store is not None and store.is_on_fallback,
         failing_since_ms=None if store is None else store.failing_since_ms,
         last_failure=None if store is None else store.last_failure,
-        read_failure=subscription.why_unread or None,
+        read_failure=subscription.runtime.why_unread or None,
         delayed=delayed,
         nacks=nacks,
         next_due_ms=due_ms,
@@ -172,6 +172,18 @@ class OverviewQuery:
     is_reversed: bool = False
     offset: int = 0
     rows_max: int = 50
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """The query of the URL that asks a broker for these rows."""
+        return {
+            "text": self.text,
+            "state": ",".join(sorted(severity.value for severity in self.severities)),
+            "order": self.order.value,
+            "reversed": str(self.is_reversed).lower(),
+            "offset": self.offset,
+            "rows": self.rows_max,
+        }
 
 
 @dataclass(frozen=True, slots=True)

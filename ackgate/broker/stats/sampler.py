@@ -208,11 +208,8 @@ class StatsSampler:
 
         The last one is of now.
         """
-        kept = [
-            (sample.at_ms, Headroom(*map(int, sample.numbers[_HEADROOM])))
-            for sample in self._history(subscription).samples
-        ]
-        return [*kept, (self._clock_ms(), headroom_of(subscription))]
+        now = (self._clock_ms(), headroom_of(subscription))
+        return [*self.headrooms_kept(subscription), now]
 
     def headrooms_kept(self, subscription: SubscriptionDriver) -> list[tuple[int, Headroom]]:
         """As `headrooms`, without one of now, so that the ranges need not be counted."""

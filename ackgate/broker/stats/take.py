@@ -6,10 +6,9 @@ publish time of the oldest unacked message is asked for, which may have to be re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats.ack_state import of_subscription
-from ackgate.broker.stats.delayed import delayed_state
 from ackgate.broker.stats.sampler import (
     consumer_numbers,
     producer_numbers,
@@ -18,6 +17,8 @@ from ackgate.broker.stats.sampler import (
 )
 from ackgate.broker.stats.values import (
     ConsumerStats,
+    DelayedState,
+    NackStatistics,
     PublisherStats,
     SubscriptionStats,
     TopicStats,
@@ -39,18 +40,12 @@ if TYPE_CHECKING:
 
 TYPE_NAMES: Final[Mapping[SubscriptionType | None, str]] = {
     None: "None",
-    SubscriptionType.EXCLUSIVE: "Exclusive",
-    SubscriptionType.SHARED: "Shared",
-    SubscriptionType.FAILOVER: "Failover",
-    SubscriptionType.KEY_SHARED: "Key_Shared",
+    **{kind: kind.spelling for kind in SubscriptionType},
 }
 """Subscription types as Pulsar spells them."""
 
 _ACCESS_MODE_NAMES: Final[Mapping[AccessMode, str]] = {
-    AccessMode.SHARED: "Shared",
-    AccessMode.EXCLUSIVE: "Exclusive",
-    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
-    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+    mode: mode.name.title().replace("_", "") for mode in AccessMode
 }
 
 
@@ -75,14 +70,21 @@ def topic_stats(
     *,
     owner: str,
     earliest: Mapping[str, int] | None = None,
+    has_publishers: bool = True,
+    has_consumers: bool = True,
 ) -> TopicStats:
     """Statistics of a topic or partition.
 
-    `owner`: address of this broker. `earliest`: what `earliest_publish_times` returned.
+    `owner`: address of this broker. `earliest`: what `earliest_publish_times` returned. Without
+    `has_publishers` or `has_consumers` these are not listed one by one.
     """
     earliest = earliest or {}
     subscriptions = {
-        name: subscription_stats(subscription, sampler, earliest_ms=earliest.get(name, 0))
+        name: subscription_stats(
+            *(subscription, sampler),
+            earliest_ms=earliest.get(name, 0),
+            has_consumers=has_consumers,
+        )
         for name, subscription in topic.subscriptions.items()
     }
     rate_in, throughput_in = sampler.rates(topic, topic_numbers(topic))
@@ -115,15 +117,21 @@ def topic_stats(
         delayed_messages_cancelled=topic.cancelled.count,
         delayed_messages_refused=topic.delays_refused,
         owner_broker=owner,
-        publishers=tuple(_publisher_stats(producer, sampler) for producer in topic.producers),
+        publishers=tuple(_publisher_stats(producer, sampler) for producer in topic.producers)
+        if has_publishers
+        else (),
         subscriptions=subscriptions,
     )
 
 
 def subscription_stats(
-    subscription: SubscriptionDriver, sampler: StatsSampler, *, earliest_ms: int = 0
+    subscription: SubscriptionDriver,
+    sampler: StatsSampler,
+    *,
+    earliest_ms: int = 0,
+    has_consumers: bool = True,
 ) -> SubscriptionStats:
-    """One subscription with its consumers and its ack state."""
+    """One subscription with its consumers, unless they are not wanted, and its ack state."""
     core, cursor = subscription.core, subscription.cursor
     known = core.statistics()
     dispatch, counts = known.dispatcher, known.total
@@ -133,7 +141,7 @@ def subscription_stats(
     consumers = tuple(
         _consumer_stats(consumer, seen, known.consumers[consumer], sampler)
         for consumer in subscription.consumers
-        if (seen := known.dispatched.get(consumer)) is not None
+        if has_consumers and (seen := known.dispatched.get(consumer)) is not None
     )
     active = core.active_consumer
     policy = known.kind if isinstance(known.kind, KeyShared) else None
@@ -183,9 +191,27 @@ def subscription_stats(
     )
 
 
+def delayed_state(subscription: SubscriptionDriver) -> DelayedState:
+    """What the subscription holds back now."""
+    held = subscription.core.statistics().held
+    kept = None if subscription.store is None else subscription.store.statistics()
+    return DelayedState(
+        held=held,
+        nacks=NackStatistics(
+            pending=held.held_nacks,
+            bytes=held.held_nack_bytes,
+            next_deadline_ms=held.nack_deadline_ms,
+            persisted=0 if kept is None else kept.nacks_persisted,
+            dropped=0 if kept is None else kept.nacks_dropped,
+        ),
+        tracking=subscription.tracking.status,
+        buckets=subscription.tracking.statistics(),
+    )
+
+
 def consumer_rates(consumer: Consumer, sampler: StatsSampler) -> ConsumerRates:
     """What a consumer does per second: for its own client."""
-    subscription = cast("SubscriptionDriver", consumer.subscription)
+    subscription = consumer.subscription
     rate_out, throughput_out, ack_rate, redeliver_rate = sampler.rates(
         consumer, consumer_numbers(consumer)
     )

@@ -1,24 +1,42 @@
-"""Statistics of topics, subscriptions, consumers and publishers.
+"""Statistics of topics, subscriptions, consumers and publishers, and how statistics become JSON.
 
 Pure, frozen. Fields have Pulsar's names in snake case (``msgBacklog`` is `msg_backlog`) and Pulsar's
 meaning. Each is described once, here (`ackgate.described`). Rates are over the last
 minute. `ack_state` and `delayed` are ours.
+
+pydantic makes the JSON. Its keys are the fields' names in Pulsar's camelCase; a `Position` is
+``"ledger:entry"`` as Pulsar prints it, an enum is its value. Reading is strict, because the text comes
+from a socket.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+from ackgate.broker.delayed import DelayStatus
+from ackgate.cursor import (
+    POSITIONS_AS_TEXT,
+    CursorStatistics,
+    Position,
+    RecoveredStateReport,
+)
 from ackgate.described import PER_SECOND, statistic
+from ackgate.dispatcher import GateStatistics
+from ackgate.dispatcher.buckets import BucketStatistics
+from ackgate.errors import CorruptRecordError
+from ackgate.persistence.records.outcome import CursorStoreStats, PersistOutcome, RecoveryReport
+from ackgate.subscription import HeldStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ackgate.broker.stats.ack_state import AckState
-    from ackgate.broker.stats.delayed import DelayedState
-    from ackgate.broker.stats.holes import Hole
-    from ackgate.broker.stats.ledger_acks import AckPicture
+    from ackgate.broker.stats.holes import AckPicture, Hole
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,57 @@ class PublisherStats:
     msg_throughput_in: float = statistic("Bytes published", PER_SECOND)
     average_msg_size: float = statistic("Average size of a published entry", "bytes")
     metadata: Mapping[str, str] = statistic("What the client attached")
+
+
+@dataclass(frozen=True, slots=True)
+class NackStatistics:
+    """Negatively acked entries of one subscription that wait for their backoff."""
+
+    pending: int = statistic(
+        "Entries that wait after a negative ack", "", "ackgate_nacks_held", default=0
+    )
+    bytes: int = statistic("Memory of these", "bytes", "ackgate_nacks_held_bytes", default=0)
+    next_deadline_ms: int | None = statistic(
+        "When the next is due; in the past if it waits for consumers, null if none waits",
+        "ms since 1970",
+        default=None,
+    )
+    persisted: int = statistic(
+        "Of these, the ones in the newest durable image", "", "ackgate_nacks_persisted", default=0
+    )
+    dropped: int = statistic(
+        "Of these, the ones left out of it for their size: after a crash they come at once",
+        "",
+        "ackgate_nacks_dropped",
+        default=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedState:
+    """The held entries of one subscription."""
+
+    held: HeldStatistics = field(default_factory=HeldStatistics)
+    nacks: NackStatistics = field(default_factory=NackStatistics)
+    tracking: DelayStatus = field(default_factory=DelayStatus)
+    buckets: BucketStatistics | None = None
+    """None if the tracker stores no buckets."""
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next delayed entry is due, in ms since 1970.
+
+        A time in the past: a consumer is missing.
+        """
+        if self.buckets is not None:
+            return self.buckets.next_due_ms
+        return self.held.delayed_deadline_ms
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What is worse than configured, in sentences."""
+        why = self.tracking.why
+        return ((why,) if why else ()) + (() if self.buckets is None else self.buckets.degraded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +320,69 @@ class TopicStats:
     owner_broker: str = statistic("The broker that serves the topic")
     publishers: tuple[PublisherStats, ...] = statistic("Its producers")
     subscriptions: Mapping[str, SubscriptionStats] = statistic("Its subscriptions, by name")
+
+
+# ---- JSON
+
+key_of: Final = to_camel
+"""The key of a field: ``msg_backlog`` is ``msgBacklog``."""
+
+_FORM: Final = ConfigDict(alias_generator=key_of, strict=True, defer_build=True)
+
+
+def to_json(value: Any, exclude: Any = None) -> Any:  # noqa: ANN401 - any statistics dataclass
+    """Plain dicts, lists and scalars. `exclude`: fields to leave out, as pydantic takes them."""
+    return _adapter(type(value)).dump_python(
+        value, mode="json", by_alias=True, exclude=exclude, context=POSITIONS_AS_TEXT
+    )
+
+
+def from_json(kind: type[T], text: bytes | str) -> T:
+    """Read an instance of the dataclass `kind`. Ignores unknown keys.
+
+    Raises `CorruptRecordError` naming the key.
+    """
+    try:
+        read: T | None = _adapter(kind).validate_json(text)
+    except ValidationError as error:
+        raise CorruptRecordError(f"not a {kind.__name__}: {error}") from error
+    if read is None:
+        raise CorruptRecordError(f"not a {kind.__name__}: null")
+    return read
+
+
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """The converter of a type, made at its first use because that takes milliseconds."""
+    if kind not in _ADAPTERS:
+        form: Any = kind | None  # pydantic takes no configuration for a dataclass by itself
+        adapter = _ADAPTERS[kind] = TypeAdapter(form, config=_FORM)
+        adapter.rebuild(_types_namespace=_named_types())
+    return _ADAPTERS[kind]
+
+
+def _named_types() -> dict[str, Any]:
+    """Types in annotations that their modules import for type checkers only."""
+    from ackgate.broker.stats.ack_state import AckState  # noqa: PLC0415 - it is not needed to write
+    from ackgate.broker.stats.glance import OverviewRow  # noqa: PLC0415
+    from ackgate.broker.stats.holes import AckPicture, Hole  # noqa: PLC0415
+
+    types_named = (
+        AckPicture,
+        AckState,
+        BucketStatistics,
+        CursorStatistics,
+        CursorStoreStats,
+        GateStatistics,
+        Hole,
+        Mapping,
+        OverviewRow,
+        PersistOutcome,
+        Position,
+        RecoveredStateReport,
+        RecoveryReport,
+        SubscriptionStats,
+    )
+    return {kind.__name__: kind for kind in types_named}

@@ -10,9 +10,19 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ackgate.broker.cluster import AUTO_SUBSCRIPTION_CREATION
+from ackgate.broker.cluster import (
+    AUTO_SUBSCRIPTION_CREATION,
+    MAX_CONSUMERS,
+    MAX_CONSUMERS_PER_SUBSCRIPTION,
+    MAX_SUBSCRIPTIONS,
+)
 from ackgate.broker.topic.subscription import SubscribedTopic, SubscriptionDriver
-from ackgate.broker.wire import InitialPosition, NotAllowedError, SubscriptionNotFoundError
+from ackgate.broker.wire import (
+    InitialPosition,
+    LimitReachedError,
+    NotAllowedError,
+    SubscriptionNotFoundError,
+)
 from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
 from ackgate.persistence.nodes.paths import HIDDEN_CURSORS
@@ -117,14 +127,23 @@ class SubscriptionOpening:
         topic, broker = self._topic, self._topic.services.settings.broker
         if name in HIDDEN_CURSORS:
             raise NotAllowedError(f"subscription name {name} is reserved")
-        most = broker.max_subscriptions_per_topic
-        if most and len(topic.subscriptions) + len(self._under_way) >= most:
-            raise NotAllowedError(f"topic {topic.name} has {most} subscriptions, the most allowed")
+        self._check_room()
         if by_client and not topic.policies.value(
             AUTO_SUBSCRIPTION_CREATION, broker.allow_auto_subscription_creation
         ):
             raise SubscriptionNotFoundError(
                 f"subscription {name} does not exist on {topic.name} and may not be created"
+            )
+
+    def _check_room(self) -> None:
+        """Raise `LimitReachedError` if there are as many subscriptions as there may be."""
+        topic = self._topic
+        most = topic.policies.value(
+            MAX_SUBSCRIPTIONS, topic.services.settings.broker.max_subscriptions_per_topic
+        )
+        if most and len(topic.subscriptions) + len(self._under_way) >= most:
+            raise LimitReachedError(
+                f"Exceed the maximum number of subscriptions of the topic: {topic.name}"
             )
 
     def _initial_mark_delete(self, initial: InitialPosition | Position) -> Position:
@@ -161,7 +180,7 @@ class SubscriptionOpening:
     async def of_reader(self, request: SubscribeRequest) -> SubscriptionDriver:
         """Make a reader's subscription, which is not stored.
 
-        Raises `ConsumerBusyError` if a durable one has the name.
+        Raises `ConsumerBusyError` if a durable one has the name, `LimitReachedError`.
         """
         topic, name = self._topic, request.subscription
         present = topic.subscriptions.get(name)
@@ -172,6 +191,7 @@ class SubscriptionOpening:
         first_read = await first_read_position(topic.ledger, request)
         if (raced := topic.subscriptions.get(name)) is not None:
             return raced
+        self._check_room()
         subscription = SubscriptionDriver.for_reader(topic, name, first_read)
         topic.subscriptions[name] = subscription
         return subscription
@@ -183,16 +203,15 @@ class SubscriptionOpening:
         if wanted not in broker.subscription_types_enabled:
             raise NotAllowedError(f"subscriptions of type {wanted} are not enabled")
         consumers = sum(len(s.consumers) for s in topic.subscriptions.values())
-        if broker.max_consumers_per_topic and consumers >= broker.max_consumers_per_topic:
-            raise ConsumerBusyError(
-                f"topic {topic.name} has {consumers} consumers, the most allowed"
-            )
+        most = topic.policies.value(MAX_CONSUMERS, broker.max_consumers_per_topic)
+        if most and consumers >= most:
+            raise ConsumerBusyError("Topic reached max consumers limit")
         present = topic.subscriptions.get(request.subscription)
-        most = broker.max_consumers_per_subscription
+        most = topic.policies.value(
+            MAX_CONSUMERS_PER_SUBSCRIPTION, broker.max_consumers_per_subscription
+        )
         if present is not None and most and len(present.consumers) >= most:
-            raise ConsumerBusyError(
-                f"subscription {present.name} has {most} consumers, the most allowed"
-            )
+            raise ConsumerBusyError("Subscription reached max consumers limit")
 
 
 # ---- Where a subscription begins to read

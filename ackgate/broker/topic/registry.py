@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.cluster import (
     AUTO_TOPIC_CREATION,
+    MAX_TOPICS,
     AutoTopicCreation,
+    change_partitioned_properties,
     create_partition_count,
     namespace_policy_path,
     partitioned_topic_path,
     partitioned_topics_path,
     raise_partition_count,
     read_partition_count,
+    read_partitioned_properties,
     topic_policy_path,
 )
 from ackgate.broker.schemas import SchemaRegistry
@@ -33,6 +36,7 @@ from ackgate.broker.security import AUTH_POLICIES, AuthPolicies
 from ackgate.broker.topic.topic import Topic
 from ackgate.broker.wire import (
     BrokerError,
+    LimitReachedError,
     ServiceNotReadyError,
     TopicName,
     TopicNotFoundError,
@@ -135,7 +139,7 @@ class TopicRegistry:
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """Return a topic, loaded or created first if need be.
 
-        Raises `TopicNotFoundError`, or a storage error.
+        Raises `TopicNotFoundError`, `LimitReachedError`, or a storage error.
         """
         present = self._present(name)
         if present is not None:
@@ -149,6 +153,7 @@ class TopicRegistry:
                 may_create = name.partition_index < partitions
             if may_create:
                 await self._services.namespaces.require(name.namespace_name)
+                await self._check_room(name)
             present = self._present(name)  # another call may have loaded it meanwhile
             if present is not None:
                 return present
@@ -162,10 +167,14 @@ class TopicRegistry:
             raise ServiceNotReadyError(f"topic {name} is being closed")
         return present
 
-    def _begin_loading(self, name: TopicName, *, create: bool) -> asyncio.Task[Topic]:
+    def _begin_loading(
+        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None = None
+    ) -> asyncio.Task[Topic]:
         """Start a load. The caller has awaited nothing since it checked that there is none."""
         key = str(name)
-        loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
+        loading = asyncio.get_running_loop().create_task(
+            self._load(name, create=create, properties=properties)
+        )
         self._loading[key] = loading
         loading.add_done_callback(partial(self._end_loading, key))
         return loading
@@ -176,11 +185,13 @@ class TopicRegistry:
         if not loading.cancelled():
             loading.exception()  # the caller may no longer wait for it
 
-    async def _load(self, name: TopicName, *, create: bool) -> Topic:
+    async def _load(
+        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None
+    ) -> Topic:
         changes = self._changes
         topic = Topic(name, self._services)
         try:
-            await topic.open(create=create)
+            await topic.open(create=create, properties=properties)
         except NoSuchNodeError:
             raise TopicNotFoundError(f"topic {name} does not exist") from None
         except BaseException as error:
@@ -202,18 +213,37 @@ class TopicRegistry:
         """Whether the topic has a node."""
         return await self._services.metadata.get(_node_path(name)) is not None
 
-    async def create(self, name: TopicName) -> None:
+    async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
         """Create a topic that is not partitioned.
 
-        Raises `TopicConflictError`, `NamespaceNotFoundError`.
+        Raises `TopicConflictError`, `NamespaceNotFoundError`, `LimitReachedError`.
         """
         await self._services.namespaces.require(name.namespace_name)
         if await self.exists(name) or await self.stored_partition_count(name):
             raise TopicConflictError(f"topic {name} exists already")
+        await self._check_room(name)
         await self.owners.require(name)
         if self._present(name) is not None or str(name) in self._loading:
             raise TopicConflictError(f"topic {name} exists already")
-        await asyncio.shield(self._begin_loading(name, create=True))
+        await asyncio.shield(self._begin_loading(name, create=True, properties=properties))
+
+    async def _check_room(self, name: TopicName, partitions: int = 1) -> None:
+        """Raise `LimitReachedError` if the namespace cannot have so many more topics.
+
+        A topic that exists needs no room, nor does a partition: it has had it since its topic was made.
+        """
+        stored = await self._services.policies.load(namespace_policy_path(name.namespace_name))
+        most = stored.get(MAX_TOPICS, self._services.settings.broker.max_topics_per_namespace)
+        if not most:
+            return
+        names = await self.topic_names(name.namespace_name)
+        if len(names) + partitions <= most or str(name) in names:
+            return
+        if name.is_partition and name.partition_index < await self.stored_partition_count(
+            name.partitioned
+        ):
+            return
+        raise LimitReachedError("Exceed maximum number of topics in namespace.")
 
     # ---------------------------------------------------------------- partitioned topics
 
@@ -249,17 +279,21 @@ class TopicRegistry:
             broker.allow_auto_topic_creation, broker.default_num_partitions if is_parted else None
         )
 
-    async def create_partitioned(self, name: TopicName, count: int) -> None:
-        """Make a partitioned topic.
+    async def create_partitioned(
+        self, name: TopicName, count: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a partitioned topic, which has the properties; its partitions have none.
 
-        Raises `TopicConflictError`, `NamespaceNotFoundError`, `CallerError` for a bad count.
+        Raises `TopicConflictError`, `NamespaceNotFoundError`, `LimitReachedError`, `CallerError` for a
+        bad count.
         """
         self._check_partition_count(name, count)
         await self._services.namespaces.require(name.namespace_name)
+        await self._check_room(name, count)
         if await self.exists(name):
             raise TopicConflictError(f"topic {name} exists already")
         try:
-            await create_partition_count(self._services.metadata, name, count)
+            await create_partition_count(self._services.metadata, name, count, properties)
         except NodeExistsError:
             raise TopicConflictError(f"topic {name} exists already") from None
         await self._create_partitions(name, range(count))
@@ -294,6 +328,16 @@ class TopicRegistry:
     async def stored_partition_count(self, name: TopicName) -> int:
         """Number of partitions of a partitioned topic; 0 if there is none of this name."""
         return await read_partition_count(self._services.metadata, name)
+
+    async def partitioned_properties(self, name: TopicName) -> dict[str, str]:
+        """The properties of a partitioned topic; none if there is none of this name."""
+        return await read_partitioned_properties(self._services.metadata, name)
+
+    async def change_partitioned_properties(
+        self, name: TopicName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace them, durably. `change` may be called more than once. Raises `NoSuchNodeError`."""
+        await change_partitioned_properties(self._services.metadata, name, change)
 
     async def delete_partition_count(self, name: TopicName) -> None:
         """Delete a partitioned topic, after all its partitions were deleted."""

@@ -1,43 +1,48 @@
-"""The driver of one subscription: it calls the pure machine and carries out its `Ready`.
+"""A subscription of the broker: its driver, and its consumers.
 
-Edge. It owns the machine (`ackgate.subscription.Subscription`, here `core`), the cursor's store, and the
-tracker's storage; it holds nothing of an ack. Sessions, the store, settings and administrators call it;
-each call reaches the core at once and asks for one turn, which runs on the event loop::
+Edge. The driver owns the machine (`ackgate.subscription.Subscription`, here `core`) and its `runtime`, which
+takes the turns: it reads, and writes by the cursor's store. Consumers, settings and administrators call the
+core, then `changed`; what a turn wants of the clients, the driver carries out::
 
-    ack, flow, redeliver ...  --> core --.              .--> MESSAGE, ACK_RESPONSE
-    store: a write is durable --> core --+-- turn: Ready +--> store.notify
-    a read came               --> core --'              '--> read: cache at once, ledger in a task
+    Consumer: acks, flow, redeliver --> core --> changed --> a turn --> MESSAGE, ACK_RESPONSE
 
-One turn at a time, so no wake-up is lost between turns. When there is nothing to do it waits: for entries
-or for the gate as an operation of the broker's purgatory, else for the core's next deadline.
+When there is nothing to do it waits: for entries or for the gate as an operation of the broker's
+purgatory, else for the core's next deadline. It holds nothing of an ack.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
+import time
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.delayed import SharedTracking, TrackerHome
 from ackgate.broker.journal import SubscriptionRecorder
-from ackgate.broker.topic.consumer import ConsumedTopic, Consumer
 from ackgate.broker.topic.kinds import TopicRules, kind_of_request, subscription_settings
 from ackgate.broker.wire import (
+    ConsumerStatsReply,
+    IndividualAcks,
+    LastMessageId,
     MessageOut,
     NotAllowedError,
     PersistenceFailedError,
+    ServerError,
     ServiceNotReadyError,
+    server_error,
+    unacked_mask,
 )
-from ackgate.cursor import NO_NACKS, ManagedCursor
+from ackgate.cursor import EARLIEST, NO_NACKS, ManagedCursor, Position
+from ackgate.embedded.runtime import SubscriptionRuntime
 from ackgate.errors import (
-    AckGateError,
+    CallerError,
     ConsumerBusyError,
     CursorClosedError,
     OwnershipError,
     PersistTimeoutError,
+    PositionError,
 )
 from ackgate.network import NOWHERE
 from ackgate.persistence.nodes.paths import cursor_path
@@ -52,38 +57,36 @@ if TYPE_CHECKING:
 
     from ackgate.broker.delayed import CancelledMessages, SharedDelays
     from ackgate.broker.journal import TopicJournal
-    from ackgate.broker.topic.consumer import AskedReceipt
-    from ackgate.broker.wire import (
-        ConsumerRates,
-        Entry,
-        SessionPort,
-        SubscribeRequest,
-        SubscriptionType,
-    )
-    from ackgate.cursor import Position
+    from ackgate.broker.topic.tracing import SubscriptionTracing
+    from ackgate.broker.wire import Entry, SessionPort, SubscribeRequest, SubscriptionType
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.dispatcher import Gate
     from ackgate.dispatcher.timing import Timer
+    from ackgate.errors import AckGateError
     from ackgate.network import Urls
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.persistence.records.outcome import PersistOutcome
-    from ackgate.subscription import Delivery, ReadRequest, Ready, Receipt
+    from ackgate.subscription import Delivery, Ready, Receipt
 
 log = logging.getLogger(__name__)
-
-READS_PER_TURN_MAX: Final = 20
-"""Reads of one turn before other connections get their turn."""
-
-TIMER_MS_MAX: Final = 60_000
-"""Longest timer, so that a clock that was set forward is noticed."""
 
 READER_RETURN_MS: Final = 30_000
 """How long a reader's subscription waits for its reader after a seek, which disconnects it: clients'
 default operation timeout."""
 
+_CUMULATIVE: Final = 1  # CommandAck.AckType
 
-class SubscribedTopic(TopicRules, ConsumedTopic, Protocol):
+
+class SubscribedTopic(TopicRules, Protocol):
     """What a subscription needs of its topic, its consumers' needs included."""
+
+    @property
+    def partition(self) -> int:
+        """Index of this partition, -1 for a topic that is not a partition."""
+
+    @property
+    def ledger(self) -> ManagedLedger[Entry]: ...
 
     @property
     def path(self) -> str: ...
@@ -144,7 +147,9 @@ class SubscriptionDriver:
             None if topic.journal is None else SubscriptionRecorder(topic.journal, name)
         )
         tracing = topic.services.tracing
-        self._tracing = None if tracing is None else tracing.of_subscription(topic.name, name)
+        self.tracing: SubscriptionTracing | None = (
+            None if tracing is None else tracing.of_subscription(topic.name, name)
+        )
         own = TrackerHome(
             topic.services,
             cursor_path(topic.path, name),
@@ -168,27 +173,30 @@ class SubscriptionDriver:
             keeps_notes=self._recorder is not None,
             now_ms=topic.services.clock_ms(),
         )
+        self.runtime = SubscriptionRuntime(
+            core=self.core,
+            store=store,
+            reads=topic.ledger.reads,
+            name=name,
+            topic_name=topic.name,
+            now_ms=topic.services.clock_ms,
+            read_entries_max=self._read_entries_max,
+            carry_out=self._carry_out,
+            on_outcome=self._on_outcome,
+            may_deliver=self._may_deliver,
+            wait=self._wait,
+        )
         self._next_key = 0
-        self._is_asked = False
         self._since: float | None = None
         """When it could go on, to measure its latency; None: it waits."""
         self._observed: PersistOutcome | None = None
         """The last durable write that was counted in the latencies."""
-        self._reading: asyncio.Task[None] | None = None
         self._waiting: _Waiting | None = None
-        self._why_unread = ""
-        """Why the last read failed, to log each reason once."""
         self._is_busy = False
-        self._is_closed = False
         self._return_timer: Timer | None = None
         """When a reader's subscription no longer waits for its reader."""
-        if store is not None:
-            store.on_outcome(self._on_outcome)
-            if self._recorder is not None:
-                store.report_attempts(self._recorder)
-            if store.outcome is not None:
-                self._on_outcome()
-            store.keep_nacks(self.core.held_nacks)
+        if store is not None and self._recorder is not None:
+            store.report_attempts(self._recorder)
         self._begin(store)
         if self.tracking.remembers and topic.delayed_delivery.is_active:
             self.core.start_tracker()
@@ -216,7 +224,7 @@ class SubscriptionDriver:
         if recorder is not None and not is_new and store is not None:
             self.core.take_notes()  # they are part of the recovered state
             recorder.recovered(store.report, self.cursor.snapshot())
-        self._changed()
+        self.changed()
 
     # ---------------------------------------------------------------- what is known
 
@@ -241,11 +249,10 @@ class SubscriptionDriver:
         return None if holder is None else holder.name
 
     def _check_idle(self) -> None:
-        if self._is_closed or self._is_busy:
+        if self.runtime.is_over or self._is_busy:
             raise ServiceNotReadyError(f"subscription {self.name} is being moved or closed")
 
-    @property
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
         return self.topic.services.clock_ms()
 
     # ---------------------------------------------------------------- consumers
@@ -262,24 +269,20 @@ class SubscriptionDriver:
             priority=request.priority,
             hash_ranges=consumer.hash_ranges,
             epoch=request.epoch,
-            now_ms=self._now_ms,
+            now_ms=self.now_ms(),
         )
         self.type = request.subscription_type
         self.consumers.append(consumer)
-        self._changed()
+        self.changed()
         return consumer
-
-    def rates_of(self, consumer: Consumer) -> ConsumerRates:
-        """What the consumer did over the last minute."""
-        return self.topic.services.consumer_rates(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach a consumer. The others get what it has not acked."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
-        self.core.detach(consumer, now_ms=self._now_ms)
-        self._changed()
+        self.core.detach(consumer, now_ms=self.now_ms())
+        self.changed()
         self.end_if_unread()
 
     def end_if_unread(self) -> None:
@@ -292,47 +295,6 @@ class SubscriptionDriver:
         """Close all consumers. Clients subscribe again, at this address or after a lookup."""
         for consumer in list(self.consumers):
             consumer.disconnect(urls)
-
-    def flow(self, consumer: Consumer, permits: int) -> None:
-        """The consumer takes `permits` more messages."""
-        self.core.flow(consumer, permits, now_ms=self._now_ms)
-        self.ask_turn()
-
-    def writable(self, consumer: Consumer) -> None:
-        """The consumer's connection takes output again."""
-        self.core.writable(consumer, is_writable=True)
-        self.ask_turn()
-
-    def ack(
-        self,
-        consumer: Consumer,
-        positions: Sequence[Position],
-        partial: Sequence[tuple[Position, int]],
-        receipt: object,
-    ) -> None:
-        self.core.ack(consumer, positions, parts=partial, receipt=receipt, now_ms=self._now_ms)
-        if self._tracing is not None:
-            since = consumer.session.received_at
-            self._tracing.acked(consumer.name, positions, since, receipt)
-        self._changed()
-
-    def ack_cumulative(
-        self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
-    ) -> None:
-        self.core.ack_cumulative(
-            consumer, position, unacked_mask=unacked_mask, receipt=receipt, now_ms=self._now_ms
-        )
-        if self._tracing is not None and unacked_mask is None:
-            since = consumer.session.received_at
-            self._tracing.acked_through(consumer.name, position, since, receipt)
-        self._changed()
-
-    def redeliver(
-        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
-    ) -> None:
-        """Deliver these to a consumer again. None: all that it has not acked."""
-        self.core.redeliver(consumer, positions, epoch=epoch, now_ms=self._now_ms)
-        self._changed()
 
     def report_end_if_reached(self) -> None:
         """Send REACHED_END_OF_TOPIC if the topic is terminated and everything is acked."""
@@ -347,21 +309,21 @@ class SubscriptionDriver:
 
         Returns how many were not acked before. Raises `PositionError`.
         """
-        acked = self.core.ack(None, positions, now_ms=self._now_ms)
-        self._changed()
+        acked = self.core.ack(None, positions, now_ms=self.now_ms())
+        self.changed()
         return acked
 
     def ack_cancelled(self) -> None:
         """Ack all cancelled messages of the topic."""
-        now_ms = self._now_ms
+        now_ms = self.now_ms()
         mark_delete = self.cursor.mark_delete
         for ledger_id, entry_ids in self.topic.cancelled.by_ledger(mark_delete.ledger_id):
             self.core.ack_many(None, ledger_id, entry_ids, now_ms=now_ms)
 
     def ledger_trimmed(self, ledger_id: int) -> None:
         """Forget what was acked in a message ledger that was deleted."""
-        self.core.ledger_trimmed(ledger_id, now_ms=self._now_ms)
-        self._changed()
+        self.core.ledger_trimmed(ledger_id, now_ms=self.now_ms())
+        self.changed()
 
     def on_lost(self, entries: Mapping[int, BitMap]) -> None:
         """Read delayed entries again that the tracker lost with an unreadable snapshot."""
@@ -377,35 +339,12 @@ class SubscriptionDriver:
     def configure(self) -> None:
         """Apply changed settings and policies."""
         settings = subscription_settings(self.topic, is_durable=self.is_durable)
-        self.core.configure(settings, now_ms=self._now_ms)
+        self.core.configure(settings, now_ms=self.now_ms())
         if self.store is not None:
             self.store.configure(self.topic.services.settings.persistence)
-        self._changed()
+        self.changed()
 
-    def _on_outcome(self) -> None:
-        """Handle a write of the store that succeeded or failed."""
-        store = self.store
-        if store is None:
-            return
-        if store.failing_since_ms is not None:
-            self.core.persist_failed(store.failing_since_ms, now_ms=self._now_ms)
-        elif store.outcome is not None:
-            if store.outcome is not self._observed:
-                self._observed = store.outcome
-                self.topic.services.latencies.persist.observe(store.write_seconds)
-            self.core.persisted(store.outcome, now_ms=self._now_ms)
-        self._record()
-        if store.why_stopped is not None:
-            self.core.fail_receipts(store.why_stopped)
-            if isinstance(store.why_stopped, OwnershipError) and not self.topic.is_closing:
-                self.topic.on_fenced(store.why_stopped)
-                return
-        self.topic.on_persisted(self)
-        if self._is_closed:
-            self._answer_receipts()
-        self.ask_turn()
-
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Ask for a turn, and do what else follows when the core has changed."""
         self._record()
         if (waiting := self._waiting) is not None and waiting.key is self.core.gate:
@@ -423,39 +362,9 @@ class SubscriptionDriver:
 
     def ask_turn(self) -> None:
         """Run one turn soon. Cheap; several calls before it cause one turn."""
-        if not self._is_asked and not self._is_closed:
-            self._is_asked = True
-            if self._since is None:
-                self._since = perf_counter()
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._is_asked = False
-        if self._is_closed:
-            return
-        core, ledger, services = self.core, self.topic.ledger, self.topic.services
-        read_bytes_max = services.settings.dispatcher.dispatcher_max_read_size_bytes
-        for _ in range(READS_PER_TURN_MAX):
-            if self._may_deliver():  # each time: the process may have been suspended
-                core.resume()
-            else:
-                core.suspend()
-            ready = core.ready(
-                now_ms=services.clock_ms(),
-                read_entries_max=read_bytes_max // ledger.average_entry_bytes,
-            )
-            self._carry_out(ready)
-            if ready.read is None:
-                if self._reading is None:
-                    self._since = None
-                self._wait(ready)
-                return
-            entries = ledger.reads.cached(ready.read.spans)
-            if entries is None:
-                self._reading = asyncio.get_running_loop().create_task(self._read(ready.read))
-            else:
-                self._read_done(ready.read, entries)
-        self.ask_turn()
+        if self._since is None:
+            self._since = perf_counter()
+        self.runtime.ask_turn()
 
     def _may_deliver(self) -> bool:
         if self._is_busy:
@@ -466,96 +375,62 @@ class SubscriptionDriver:
         lease.when_held(self, self.ask_turn)
         return False
 
+    def _read_entries_max(self) -> int:
+        settings = self.topic.services.settings.dispatcher
+        return settings.dispatcher_max_read_size_bytes // self.topic.ledger.average_entry_bytes
+
     def _carry_out(self, ready: Ready[Consumer, Entry]) -> None:
         if ready.notes and self._recorder is not None:
             self._recorder.record(ready.notes)
-        for change in ready.active_changes:
-            change.consumer.active_changed(is_active=change.is_active)
+        for consumer, is_active in ready.active_changes:
+            consumer.session.send_active_consumer_change(consumer.consumer_id, is_active=is_active)
         if ready.deliveries:
             self._deliver(ready.deliveries)
         if ready.receipts:
             self._answer(ready.receipts)
-        if ready.write is not None and self.store is not None:
-            self.store.keep_nacks(self.core.held_nacks)
-            if not self.store.notify():
-                self.core.persisted(self.store.durable_outcome, now_ms=self._now_ms)
+
+    def _on_outcome(self) -> None:
+        store, topic = self.store, self.topic
+        assert store is not None
+        if store.failing_since_ms is None and store.outcome is not self._observed:
+            self._observed = store.outcome
+            topic.services.latencies.persist.observe(store.write_seconds)
+        self._record()
+        lost = store.why_stopped
+        if isinstance(lost, OwnershipError) and not topic.is_closing:
+            topic.on_fenced(lost)
+            return
+        topic.on_persisted(self)
+        self.ask_turn()
 
     def _deliver(self, deliveries: Sequence[Delivery[Consumer, Entry]]) -> None:
         count = 0
         for delivery in deliveries:
-            self._send(delivery)
+            delivery.consumer.send(delivery)
             count += len(delivery.entries)
         now = perf_counter()
-        if self._tracing is not None:
+        if self.tracing is not None:
             since = now if self._since is None else self._since
             for delivery in deliveries:
-                self._tracing.dispatched(delivery.consumer.name, delivery.entries, since)
+                self.tracing.dispatched(delivery.consumer.name, delivery.entries, since)
         if self._since is not None:
             self.topic.services.latencies.dispatch.observe(now - self._since, count)
         self._since = now  # the next read begins here
 
-    def _send(self, delivery: Delivery[Consumer, Entry]) -> None:
-        counts, masks = delivery.redelivery_counts, delivery.unacked_masks
-        messages = []
-        size = 0
-        for place, entry in enumerate(delivery.entries):
-            payload = entry.payload
-            size += len(payload)
-            messages.append(
-                MessageOut(
-                    *entry.position,
-                    counts[place] if counts is not None else 0,
-                    masks[place] if masks is not None else None,
-                    payload,
-                )
-            )
-        self.bytes_out += size
-        consumer = delivery.consumer
-        consumer.send(messages, size, delivery.epoch)
-        if not consumer.session.is_writable:
-            self.core.writable(consumer, is_writable=False)
-
-    # ---------------------------------------------------------------- reading
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether entries are being read from storage."""
-        return self._reading is not None
-
-    @property
-    def why_unread(self) -> str:
-        """Why the last read from storage failed; empty if it did not."""
-        return self._why_unread
-
-    async def _read(self, request: ReadRequest) -> None:
-        try:
-            entries = await self.topic.ledger.reads.read(request.spans)
-        except Exception as error:  # noqa: BLE001 - without an answer the core never reads again
-            self._read_failed(request, error)
-        else:
-            if self._may_deliver():
-                self._read_done(request, entries)
-                self._why_unread = ""
-            else:  # the next turn that may deliver asks for it again
-                self.core.read_cancelled(request)
-        finally:
-            self._reading = None
-        self.ask_turn()
-
-    def _read_done(self, request: ReadRequest, entries: list[Entry]) -> None:
-        try:
-            self.core.read_done(request, entries, now_ms=self._now_ms)
-        except AckGateError as error:  # an entry's metadata cannot be parsed
-            self._read_failed(request, error)
-
-    def _read_failed(self, request: ReadRequest, error: Exception) -> None:
-        why = str(error) if isinstance(error, AckGateError) else repr(error)
-        if why != self._why_unread:  # the read is retried every second
-            self._why_unread = why
-            trace = None if isinstance(error, AckGateError) else error
-            where = (self.name, self.topic.name)
-            log.warning("subscription %s of %s: read failed: %s", *where, why, exc_info=trace)
-        self.core.read_failed(request, now_ms=self._now_ms)
+    def _answer(self, receipts: Sequence[Receipt[Consumer]]) -> None:
+        services = self.topic.services
+        waits, now = services.waits, perf_counter()
+        for consumer, token, _, error in receipts:
+            asked = cast("AskedReceipt", token)
+            if error is None:
+                services.latencies.receipt.observe(now - asked.received_at, len(asked.request_ids))
+                waits.receipts_sent += 1
+                consumer.session.send_ack_responses(consumer.consumer_id, asked.request_ids)
+            else:
+                waits.receipts_overdue += isinstance(error, PersistTimeoutError)
+                consumer.refuse(asked.request_ids, error)
+            if self.tracing is not None:
+                self.tracing.answered(token, error)
 
     # ---------------------------------------------------------------- waiting
 
@@ -565,6 +440,8 @@ class SubscriptionDriver:
         All other events (permits, acks, due entries) ask for a turn themselves. A wait that has not
         changed stays as it is.
         """
+        if not self.core.is_reading:
+            self._since = None
         self.tracking.pump()
         key: ManagedLedger[Entry] | Gate | None = None
         has_come: Callable[[], bool] | None = None
@@ -576,10 +453,7 @@ class SubscriptionDriver:
         if waiting is not None and waiting.key is key and waiting.deadline_ms == deadline_ms:
             return
         self._stop_waiting()
-        waits = self.topic.services.waits
-        delay_ms = None
-        if deadline_ms is not None:
-            delay_ms = min(max(0, deadline_ms - self._now_ms), TIMER_MS_MAX)
+        waits, delay_ms = self.topic.services.waits, self.runtime.delay_ms(ready)
         timer = None
         if has_come is not None:
             timer = waits.park(key, has_come, self._wake, delay_ms=delay_ms, expire=self._wake)
@@ -622,9 +496,9 @@ class SubscriptionDriver:
             await self.topic.until_trimmed()
             target = self.topic.ledger.ledgers.readable_at(position)
             mask = unacked_mask if target == position else None
-            self.core.seek(target, unacked_mask=mask, now_ms=self._now_ms)
+            self.core.seek(target, unacked_mask=mask, now_ms=self.now_ms())
             self.ack_cancelled()
-            self._changed()
+            self.changed()
             await self._until_durable()
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
@@ -633,29 +507,29 @@ class SubscriptionDriver:
 
     async def skip(self, entries: int) -> int:
         """Ack the next `entries` unacked entries. Returns how many were acked."""
-        skipped = self.core.skip(entries, now_ms=self._now_ms)
-        self._changed()
+        skipped = self.core.skip(entries, now_ms=self.now_ms())
+        self.changed()
         await self._until_durable()
         return skipped
 
     async def clear_backlog(self) -> int:
         """Ack everything that the topic holds. Returns how many entries were not acked before."""
-        cleared = self.core.clear_backlog(now_ms=self._now_ms)
-        self._changed()
+        cleared = self.core.clear_backlog(now_ms=self.now_ms())
+        self.changed()
         await self._until_durable()
         return cleared
 
     async def expire_older_than(self, seconds: int) -> int:
         """Ack everything published longer ago. Returns how many entries were not acked before."""
         ledger = self.topic.ledger
-        first_kept = await ledger.reads.first_published_at(self._now_ms - seconds * 1000)
+        first_kept = await ledger.reads.first_published_at(self.now_ms() - seconds * 1000)
         return await self.expire_through(ledger.ledgers.previous(first_kept))
 
     async def expire_through(self, position: Position) -> int:
         """Ack everything up to this entry. Returns how many entries were not acked before."""
-        expired = self.core.expire(position, now_ms=self._now_ms)
+        expired = self.core.expire(position, now_ms=self.now_ms())
         if expired:
-            self._changed()
+            self.changed()
             await self._until_durable()
         return expired
 
@@ -673,7 +547,7 @@ class SubscriptionDriver:
 
         Only while `paused`.
         """
-        self.core.drop_delayed(now_ms=self._now_ms)
+        self.core.drop_delayed(now_ms=self.now_ms())
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -685,12 +559,12 @@ class SubscriptionDriver:
         self._is_busy = True
         try:
             self.disconnect_consumers()
-            await self._settle()
+            await self.runtime.settle()
             yield
         finally:
             self._is_busy = False
             self.ask_turn()
-            if not self.is_durable and not self._is_closed:
+            if not self.is_durable and not self.runtime.is_over:
                 self._forget_return()
                 self._return_timer = self.topic.services.waits.wake_in(
                     READER_RETURN_MS, self.end_if_unread
@@ -715,13 +589,9 @@ class SubscriptionDriver:
     async def close(self) -> None:
         """Deliver no more, and persist what is dirty. The topic disconnects the consumers."""
         self._stop()
-        await self._settle()
+        await self.runtime.settle()
         await self.tracking.close()
-        if self.store is not None:
-            try:
-                await self.store.close()
-            finally:
-                self._let_go(CursorClosedError(f"subscription {self.name} is closed"))
+        await self.runtime.close()
 
     def abandon(self, error: OwnershipError) -> None:
         """Stop at once, and write no more: the topic may have another owner."""
@@ -729,16 +599,15 @@ class SubscriptionDriver:
         self.tracking.abandon()
         if self.store is not None:
             self.store.abandon(error)
-            self._let_go(error)
+            self.runtime.fail_receipts(error)
 
     async def delete(self) -> None:
         """Remove the subscription for good.
 
         If storage fails, whether it still exists is unknown: the topic is loaded again.
         """
-        self._is_closed = True
-        self.disconnect_consumers()
         self._stop()
+        self.disconnect_consumers()
         try:
             await self.tracking.close(is_kept=False)
             if self.store is not None:
@@ -761,7 +630,7 @@ class SubscriptionDriver:
         if consumer in self.consumers:
             consumer.is_closed = True
             self.consumers.remove(consumer)
-            self.core.detach(consumer, now_ms=self._now_ms)
+            self.core.detach(consumer, now_ms=self.now_ms())
             self._record()
         try:
             await self.delete()
@@ -770,7 +639,7 @@ class SubscriptionDriver:
             raise
 
     def _stop(self) -> None:
-        self._is_closed = True
+        self.runtime.stop()
         self._stop_waiting()
         self._forget_return()
 
@@ -779,30 +648,229 @@ class SubscriptionDriver:
             self.topic.services.waits.cancel(self._return_timer)
             self._return_timer = None
 
-    async def _settle(self) -> None:
-        """Wait until no read is under way."""
-        if self._reading is not None:
-            await asyncio.wait([self._reading])
 
-    def _let_go(self, error: AckGateError) -> None:
-        """Fail all waiting receipts: nothing more becomes durable."""
-        self.core.fail_receipts(error)
-        self._answer_receipts()
+class AskedReceipt(NamedTuple):
+    """The token of a `Receipt`: which requests to answer, and when they arrived."""
 
-    def _answer_receipts(self) -> None:
-        """Answer waiting acks outside of a turn, because there are no more turns."""
-        self.core.suspend()
-        self._answer(self.core.ready(now_ms=self._now_ms).receipts)
+    request_ids: list[int]
+    received_at: float
 
-    def _answer(self, receipts: Sequence[Receipt[Consumer]]) -> None:
-        waits = self.topic.services.waits
-        now, latency = perf_counter(), self.topic.services.latencies.receipt
-        for receipt in receipts:
-            if receipt.error is None:
-                asked = cast("AskedReceipt", receipt.token)
-                latency.observe(now - asked.received_at, len(asked.request_ids))
-            waits.receipts_sent += receipt.error is None
-            waits.receipts_overdue += isinstance(receipt.error, PersistTimeoutError)
-            if self._tracing is not None:
-                self._tracing.answered(receipt.token, receipt.error)
-            receipt.consumer.answer(receipt)
+
+class Consumer:
+    """A consumer that is attached to a subscription: its client's commands, handed to the machine.
+
+    Acks are the hottest path of the broker. What one received chunk holds is validated and applied in
+    one go; only if that fails is every command tried by itself, so that each gets its own answer.
+    """
+
+    def __init__(
+        self,
+        subscription: SubscriptionDriver,
+        session: SessionPort,
+        request: SubscribeRequest,
+        key: int,
+    ) -> None:
+        self.subscription = subscription
+        self.session = session
+        self.consumer_id = request.consumer_id
+        self.name = request.consumer_name or f"consumer-{key}"
+        self.label = f"{self.name}#{key}"
+        """Name in the delivery journal; unique even if several connections use one consumer
+        name."""
+        self.metadata = request.metadata
+        self.type = request.subscription_type
+        self.connected_since = time.time()
+        self.bytes_out = 0
+        self.is_closed = False
+        key_shared = request.key_shared
+        self.hash_ranges = tuple(
+            (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
+        )
+        """First and last hash of each range, both included."""
+
+    # ---------------------------------------------------------------- sending
+
+    def send(self, delivery: Delivery[Consumer, Entry]) -> None:
+        """Send entries to the client."""
+        counts, masks = delivery.redelivery_counts, delivery.unacked_masks
+        messages = []
+        size_bytes = 0
+        for place, entry in enumerate(delivery.entries):
+            payload = entry.payload
+            size_bytes += len(payload)
+            messages.append(
+                MessageOut(
+                    *entry.position,
+                    counts[place] if counts is not None else 0,
+                    masks[place] if masks is not None else None,
+                    payload,
+                )
+            )
+        session, subscription = self.session, self.subscription
+        self.bytes_out += size_bytes
+        subscription.bytes_out += size_bytes
+        partition = subscription.topic.partition
+        session.send_messages(self.consumer_id, partition, messages, delivery.epoch)
+        if not session.is_writable:
+            subscription.core.writable(self, is_writable=False)
+
+    def on_writable(self) -> None:
+        """The connection takes output again."""
+        if not self.is_closed:
+            self.subscription.core.writable(self, is_writable=True)
+            self.subscription.ask_turn()
+
+    def flow(self, permits: int) -> None:
+        """The client takes `permits` more messages."""
+        if not self.is_closed:
+            subscription = self.subscription
+            subscription.core.flow(self, permits, now_ms=subscription.now_ms())
+            subscription.ask_turn()
+
+    # ---------------------------------------------------------------- acks
+
+    def acks(self, commands: Sequence[pb.CommandAck]) -> None:
+        """Apply ACK commands in order; those with a request id are answered."""
+        gathered = IndividualAcks()
+        gathered_commands: list[pb.CommandAck] = []
+        for command in commands:
+            if command.ack_type == _CUMULATIVE:
+                self._apply_individual(gathered, gathered_commands)
+                gathered, gathered_commands = IndividualAcks(), []
+                self._apply_cumulative(command)
+            else:
+                try:
+                    gathered.add(command)
+                except CallerError as error:
+                    self.refuse(_request_ids(command), error)
+                else:
+                    gathered_commands.append(command)
+        self._apply_individual(gathered, gathered_commands)
+
+    def _apply_individual(self, acks: IndividualAcks, commands: list[pb.CommandAck]) -> None:
+        if not commands:
+            return
+        subscription, receipt = self.subscription, self._asked(acks.request_ids)
+        try:
+            now_ms = subscription.now_ms()
+            subscription.core.ack(
+                self, acks.whole, parts=acks.partial, receipt=receipt, now_ms=now_ms
+            )
+        except CallerError as error:
+            if len(commands) == 1:
+                self.refuse(acks.request_ids, error)
+                return
+            for command in commands:
+                alone = IndividualAcks()
+                alone.add(command)
+                self._apply_individual(alone, [command])
+            return
+        if subscription.tracing is not None:
+            since = self.session.received_at
+            subscription.tracing.acked(self.name, acks.whole, since, receipt)
+        subscription.changed()
+
+    def _apply_cumulative(self, command: pb.CommandAck) -> None:
+        subscription, request_ids = self.subscription, _request_ids(command)
+        receipt = self._asked(request_ids)
+        try:
+            if len(command.message_id) != 1:
+                raise PositionError(
+                    f"a cumulative ack names one position, not {len(command.message_id)}"
+                )
+            message_id = command.message_id[0]
+            position = Position(message_id.ledgerId, message_id.entryId)
+            mask = unacked_mask(message_id)
+            subscription.core.ack_cumulative(
+                self, position, unacked_mask=mask, receipt=receipt, now_ms=subscription.now_ms()
+            )
+        except CallerError as error:
+            self.refuse(request_ids, error)
+            return
+        if subscription.tracing is not None and mask is None:
+            since = self.session.received_at
+            subscription.tracing.acked_through(self.name, position, since, receipt)
+        subscription.changed()
+
+    def _asked(self, request_ids: list[int]) -> AskedReceipt | None:
+        return AskedReceipt(request_ids, self.session.received_at) if request_ids else None
+
+    def refuse(self, request_ids: list[int], error: BaseException) -> None:
+        is_wrong = isinstance(error, CallerError) and not isinstance(error, CursorClosedError)
+        code = ServerError.NOT_ALLOWED if is_wrong else server_error(error)
+        for request_id in request_ids:
+            self.session.send_ack_error(self.consumer_id, request_id, code, str(error))
+
+    def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver these again. None: everything that this consumer has not acked."""
+        if not self.is_closed:
+            subscription = self.subscription
+            subscription.core.redeliver(self, positions, epoch=epoch, now_ms=subscription.now_ms())
+            subscription.changed()
+
+    # ---------------------------------------------------------------- requests
+
+    async def seek(self, position: Position, unacked_mask: int | None) -> None:
+        """Move the subscription so that `position` is read next."""
+        await self.subscription.seek(position, unacked_mask)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Move the subscription to the first entry published at or after this time."""
+        await self.subscription.seek_to_time(publish_time_ms)
+
+    async def last_message_id(self) -> LastMessageId:
+        """The topic's last position and this subscription's mark-delete.
+
+        As in Pulsar, a topic whose last entry was trimmed counts as empty.
+        """
+        ledger = self.subscription.topic.ledger
+        last = ledger.ledgers.last_confirmed
+        batch_index = -1
+        if not ledger.ledgers.exists(last):
+            last = EARLIEST
+        else:
+            metadata = (await ledger.reads.read_one(last)).metadata
+            if metadata.HasField("num_messages_in_batch"):
+                batch_index = metadata.num_messages_in_batch - 1
+        return LastMessageId(last, batch_index, self.subscription.core.cursor.mark_delete)
+
+    def stats(self) -> ConsumerStatsReply:
+        subscription = self.subscription
+        known = subscription.core.dispatch_of(self)
+        if known is None:
+            raise CallerError(f"consumer {self.name} is closed")
+        return ConsumerStatsReply(
+            consumer_name=self.name,
+            subscription_type=self.type,
+            permits=known.permits,
+            unacked_messages=known.unacked_messages,
+            is_blocked_on_unacked=known.is_blocked_on_unacked_messages,
+            connected_since=self.connected_since,
+            backlog_messages=subscription.core.cursor.backlog_entries,
+            rates=subscription.topic.services.consumer_rates(self),
+        )
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription. Raises `ConsumerBusyError`."""
+        await self.subscription.unsubscribe(self, force=force)
+        self.is_closed = True
+
+    async def close(self) -> None:
+        """Detach the consumer; others get what it has not acked. May be called twice."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.subscription.remove_consumer(self)
+
+    def disconnect(self, urls: Urls = NOWHERE) -> None:
+        """Close the consumer by the broker.
+
+        The client subscribes again, at this address if given.
+        """
+        if not self.is_closed:
+            self.is_closed = True
+            self.session.close_consumer(self.consumer_id, urls)
+            self.subscription.remove_consumer(self)
+
+
+def _request_ids(command: pb.CommandAck) -> list[int]:
+    return [command.request_id] if command.HasField("request_id") else []

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.cluster import (
     DEDUPLICATION,
+    MAX_MESSAGE_BYTES,
+    MAX_PRODUCERS,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
     EffectivePolicies,
@@ -58,14 +60,13 @@ from ackgate.persistence.nodes.paths import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opentelemetry.trace import Span
 
     from ackgate.broker.journal import TopicJournal
-    from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.services import SharedServices
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
     from ackgate.broker.wire import ProducerRequest, SessionPort, SubscribeRequest, TopicName
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.persistence import PersistenceSettings
@@ -77,7 +78,10 @@ log = logging.getLogger(__name__)
 NO_POSITION: Final = 2**64 - 1
 """Ledger and entry id in the receipt of a duplicate: -1 as an unsigned 64-bit number."""
 
-TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
+OWN_PREFIX: Final = "#ackgate."
+"""Properties of a topic that begin so are the broker's: users neither see nor set them."""
+
+TOPIC_EPOCH_PROPERTY: Final = f"{OWN_PREFIX}topicEpoch"
 
 
 class _Publish(NamedTuple):
@@ -109,6 +113,8 @@ class Topic:
         self.policies = EffectivePolicies(services.policies, name)
         self.delayed_delivery = DelayedDeliveryPolicy()
         """The delayed delivery policy in effect, once the topic is open."""
+        self.message_bytes_max = 0
+        """The policy `maxMessageSize`: largest entry that is no chunk; 0: the broker's limit alone."""
         self.ledger: ManagedLedger[Entry] = ManagedLedger(
             self.path,
             services.ledger_client,
@@ -146,11 +152,14 @@ class Topic:
 
     # ---------------------------------------------------------------- life
 
-    async def open(self, *, create: bool) -> None:
-        """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
+    async def open(self, *, create: bool, properties: Mapping[str, str] | None = None) -> None:
+        """Load everything. `properties`: of a topic that is created.
+
+        Raises `NoSuchNodeError`, or what storage raises.
+        """
         await self.policies.load()
-        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
-        await self.ledger.open(create=create)
+        self._apply_policies()
+        await self.ledger.open(create=create, properties=properties)
         self.journal = self.ledger.journal = self.journaling.begin()
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         if epoch is not None:
@@ -168,12 +177,36 @@ class Topic:
     def configure(self) -> None:
         """Apply changed settings and policies."""
         self.ledger.limits = _rollover_limits(self.services)
-        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
+        self._apply_policies()
         self.cancelled.configure(self.services.settings.persistence)
         self.shared_delays.configure(self.services.settings.persistence)
         self.journaling.configure()
         for subscription in self.subscriptions.values():
             subscription.configure()
+
+    def _apply_policies(self) -> None:
+        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
+        self.message_bytes_max = self.policies.value(MAX_MESSAGE_BYTES, 0)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that users have set."""
+        return _users(self.ledger.properties)
+
+    async def change_properties(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace the users' properties, durably. `change` may be called more than once.
+
+        Raises what `change` raises, `OwnershipError`, `MetadataStoreError`, `NodeTooLargeError`.
+        """
+
+        def changed(present: Mapping[str, str]) -> dict[str, str]:
+            users = _users(present)
+            own = {key: value for key, value in present.items() if key not in users}
+            return {**change(users), **own}
+
+        await self.ledger.change_properties(changed)
 
     @property
     def partition(self) -> int:
@@ -326,9 +359,11 @@ class Topic:
         if request.initial_subscription:
             await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
             self.check_open()
-        most = self.services.settings.broker.max_producers_per_topic
+        most = self.policies.value(
+            MAX_PRODUCERS, self.services.settings.broker.max_producers_per_topic
+        )
         if most and len(self.producers) >= most:
-            raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
+            raise ProducerBusyError(f"Topic '{self.name}' reached max producers limit")
         name = request.name or self.services.next_producer_name()
         producer = Producer(self, session, request, name)
         if self._dedup is not None:
@@ -350,6 +385,12 @@ class Topic:
         """Store one entry of a producer."""
         if producer.is_closed or not producer.is_ready or self.is_closing:
             return  # the client is being disconnected, and sends again what it has no receipt for
+        if 0 < self.message_bytes_max < len(entry) and metadata.num_chunks_from_msg <= 1:
+            producer.session.send_error(
+                *(producer.producer_id, sequence_id, ServerError.NOT_ALLOWED),
+                "Exceed maximum message size",
+            )
+            return
         self.messages_in += num_messages
         self.bytes_in += len(entry)
         ids = None
@@ -471,8 +512,8 @@ class Topic:
         self.services.forget_topic(self)
 
     async def _store_topic_epoch(self, epoch: int) -> None:
-        await self.ledger.set_properties(
-            {**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)}
+        await self.ledger.change_properties(
+            lambda present: {**present, TOPIC_EPOCH_PROPERTY: str(epoch)}
         )
 
     async def _open_dedup(self, *, exists: bool) -> None:
@@ -645,6 +686,10 @@ class Topic:
         await self.ledger.roll_if_due()
         self.trim_soon()
         await self.journaling.trim()
+
+
+def _users(properties: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in properties.items() if not key.startswith(OWN_PREFIX)}
 
 
 def _rollover_limits(services: SharedServices) -> RolloverLimits:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         BrokerError,
         IncompatibleSchemaError,
         InvalidTopicNameError,
+        LimitReachedError,
         MetadataFailedError,
         NamespaceNotFoundError,
         NotAllowedError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.requests import (
         AccessMode,
         ConsumerRates,
+        IndividualAcks,
         InitialPosition,
         ProducerRequest,
         Schema,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
         StoredSchema,
         SubscribeRequest,
         SubscriptionType,
-        mask_of_words,
+        unacked_mask,
     )
 
 __all__ = [
@@ -75,10 +77,12 @@ __all__ = [
     "ConsumerStatsReply",
     "Entry",
     "IncompatibleSchemaError",
+    "IndividualAcks",
     "InitialPosition",
     "InvalidNameError",
     "InvalidTopicNameError",
     "LastMessageId",
+    "LimitReachedError",
     "MessageOut",
     "MetadataFailedError",
     "NamespaceName",
@@ -106,12 +110,12 @@ __all__ = [
     "TopicNotFoundError",
     "TopicTerminatedError",
     "check_subscription_name",
-    "mask_of_words",
     "message_properties",
     "publish_buffer_bytes",
     "quoted",
     "repacked",
     "server_error",
+    "unacked_mask",
     "unpack",
 ]
 
@@ -130,6 +134,7 @@ __getattr__ = lazy_face(
             "BrokerError",
             "IncompatibleSchemaError",
             "InvalidTopicNameError",
+            "LimitReachedError",
             "MetadataFailedError",
             "NamespaceNotFoundError",
             "NotAllowedError",
@@ -163,6 +168,7 @@ __getattr__ = lazy_face(
         "ackgate.broker.wire.requests": (
             "AccessMode",
             "ConsumerRates",
+            "IndividualAcks",
             "InitialPosition",
             "ProducerRequest",
             "Schema",
@@ -170,7 +176,7 @@ __getattr__ = lazy_face(
             "StoredSchema",
             "SubscribeRequest",
             "SubscriptionType",
-            "mask_of_words",
+            "unacked_mask",
         ),
     },
 )

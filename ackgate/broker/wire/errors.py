@@ -164,6 +164,10 @@ class NotAllowedError(BrokerError):
     code = ServerError.NOT_ALLOWED
 
 
+class LimitReachedError(NotAllowedError):
+    """A topic has as many subscriptions, or a namespace as many topics, as it may have."""
+
+
 class PersistenceFailedError(BrokerError):
     """The entry or the ack could not be made durable. Its outcome is unknown until recovery."""
 

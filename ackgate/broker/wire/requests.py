@@ -207,6 +207,35 @@ class ConsumerRates(NamedTuple):
 # ---- from commands
 
 
+class IndividualAcks:
+    """The individual acks of some ACK commands, together."""
+
+    __slots__ = ("partial", "request_ids", "whole")
+
+    def __init__(self) -> None:
+        self.whole: list[Position] = []
+        """Entries that are acked as a whole."""
+        self.partial: list[tuple[Position, int]] = []
+        """Batches, each with the mask of the messages that stay unacked."""
+        self.request_ids: list[int] = []
+
+    def add(self, command: pb.CommandAck) -> None:
+        """Add the acks of a command. Raises `PositionError`, and adds nothing then."""
+        whole, partial = len(self.whole), len(self.partial)
+        try:
+            for message_id in command.message_id:
+                at = Position(message_id.ledgerId, message_id.entryId)
+                if words := message_id.ack_set:
+                    self.partial.append((at, mask_of_words(words)))
+                else:
+                    self.whole.append(at)
+        except PositionError:
+            del self.whole[whole:], self.partial[partial:]
+            raise
+        if command.HasField("request_id"):
+            self.request_ids.append(command.request_id)
+
+
 def topic_name(text: str) -> TopicName:
     """Parse a topic that this broker can serve.
 

@@ -11,11 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.cluster import (
-    encode_partition_count,
-    partitioned_topic_path,
-    read_partition_count,
-)
+from ackgate.broker.cluster import read_partition_count, restore_partition_count
 from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.tables import printable, table
 from ackgate.errors import CallerError
@@ -59,11 +55,7 @@ async def _show_and_apply(
     if arguments.apply:
         # Before the ledgers: once these are back, nothing says any more that a count is missing.
         for name, count in partitions.items():
-            await storage.metadata.put(
-                partitioned_topic_path(TopicName.parse(name)),
-                encode_partition_count(count),
-                expected_version=None,
-            )
+            await restore_partition_count(storage.metadata, TopicName.parse(name), count)
         await carry_out(storage, plan)
     if arguments.json:
         print(json.dumps(_plan_json(plan, partitions, is_done=arguments.apply), indent=2))  # noqa: T201

@@ -47,8 +47,10 @@ class StatsAnswer:
     """Whether the topic belongs to a host that embeds subscriptions."""
     knows_messages: bool = True
     """False: the embedding host keeps the messages. Counts then end at the last ack."""
+    knows_consumers: bool = True
+    """False: the lists of consumers were not asked for."""
     missing: tuple[str, ...] = ()
-    """Subscriptions and partitions of files that cannot be read, and why."""
+    """Subscriptions, partitions and open ledgers of files that cannot be read, and why."""
 
 
 _ACK_STATE_TWICE: Final = {"subscriptions": {"__all__": {"stats": {"ack_state"}}}}

@@ -113,6 +113,7 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
         return partial(stored_stats, arguments.topic, **files, **wanted)
     from ackgate.commands.stats.query import query_stats  # noqa: PLC0415
 
+    wanted["has_consumers"] = not arguments.exclude_consumers
     return partial(query_stats, arguments.topic, **_broker(arguments), **wanted)
 
 

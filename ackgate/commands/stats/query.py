@@ -32,6 +32,8 @@ from ackgate.commands.terminal.admin_client import (
 from ackgate.errors import CorruptRecordError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackgate.broker.stats import OverviewAnswer, OverviewQuery
     from ackgate.commands.terminal.admin_client import AdminAccess
 
@@ -42,28 +44,31 @@ def query_stats(
     subscription: str | None = None,
     url: str = DEFAULT_URL,
     cells: int = 64,
+    has_consumers: bool = True,
     timeout_seconds: float = TIMEOUT_SECONDS,
     access: AdminAccess | None = None,
 ) -> StatsAnswer:
     """Ask the broker whose admin interface is at `url`; all subscriptions, or one by its name.
 
-    `cells`: into how many slices a ledger's picture is cut. `access`: certificates and credentials.
+    `cells`: into how many slices a ledger's picture is cut. Without `has_consumers` they are not listed,
+    for subscriptions with very many. `access`: certificates and credentials.
     Raises `CallerError` (no such topic or subscription, a bad name), `StorageError` (no answer),
     `CorruptRecordError` (a strange one).
     """
     broker = AdminClient(url, timeout_seconds, access)
     topic_name = TopicName.parse(topic).require_persistent()
+    asked = {"cells": cells, "excludeConsumers": str(not has_consumers).lower()}
     answers: list[SubscriptionAnswer] = []
     for part in parts_of(broker, topic_name):
         if subscription is not None:
-            answers.append(_subscription(broker, part, subscription, cells))
+            answers.append(_subscription(broker, part, subscription, asked))
             continue
         names = broker.get(path_of(part), "subscriptions")
         if not isinstance(names, list):
             raise CorruptRecordError("the broker's answer has no subscriptions")
         for name in names:
             try:
-                answers.append(_subscription(broker, part, str(name), cells))
+                answers.append(_subscription(broker, part, str(name), asked))
             except AdminRefusedError as error:
                 if error.status != http.HTTPStatus.NOT_FOUND:  # else it was deleted meanwhile
                     raise
@@ -73,6 +78,7 @@ def query_stats(
         is_live=True,
         taken_ms=time.time_ns() // 1_000_000,
         subscriptions=tuple(answers),
+        knows_consumers=has_consumers,
     )
 
 
@@ -86,24 +92,16 @@ def query_overview(
     """Ask the broker whose admin interface is at `url` for all its subscriptions. Raises as `query_stats`."""
     from ackgate.broker.stats import OverviewAnswer  # noqa: PLC0415 - `query_stats` needs none
 
-    asked = {
-        "text": query.text,
-        "state": ",".join(sorted(severity.value for severity in query.severities)),
-        "order": query.order.value,
-        "reversed": str(query.is_reversed).lower(),
-        "offset": query.offset,
-        "rows": query.rows_max,
-    }
-    text = AdminClient(url, timeout_seconds, access).own_text(f"overview?{urlencode(asked)}")
+    path = f"overview?{urlencode(query.parameters)}"
+    text = AdminClient(url, timeout_seconds, access).own_text(path)
     return from_json(OverviewAnswer, text)
 
 
 def _subscription(
-    broker: AdminClient, topic: TopicName, subscription: str, cells: int
+    broker: AdminClient, topic: TopicName, subscription: str, asked: Mapping[str, object]
 ) -> SubscriptionAnswer:
-    text = broker.text(
-        path_of(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
-    )
+    tail = f"ackState?{urlencode(asked)}"
+    text = broker.text(path_of(topic), "subscription", quote(subscription, safe=""), tail)
     answer = from_json(AckStateAnswer, text)
     return SubscriptionAnswer(
         topic=str(topic),

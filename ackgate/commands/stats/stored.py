@@ -37,7 +37,7 @@ from ackgate.errors import (
     NoSuchNodeError,
     StorageError,
 )
-from ackgate.persistence.cursors.offline import read_cursor
+from ackgate.persistence.cursors.loading import read_cursor
 from ackgate.persistence.nodes.paths import (
     EMBEDDED_NAMESPACE,
     HIDDEN_CURSORS,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.broker.stats import OverviewQuery
-    from ackgate.persistence.cursors.offline import StoredCursorView
+    from ackgate.persistence.cursors.loading import StoredCursorView
     from ackgate.persistence.nodes.topic_node import TopicNode
     from ackgate.persistence.offline_storage import StoragePlaces
     from ackgate.persistence.ports import LedgerClient, MetadataStore
@@ -87,9 +87,10 @@ def stored_stats(
     Metadata and ledgers are in the data directory, unless `config` (the broker's broker.conf) names
     other places, or `metadata_url`, `bookies` (directories with commas between) and `bookkeeper`
     (the URI of a BookKeeper cluster) do. `cells`: into how many slices a ledger's picture is cut.
-    Subscriptions and partitions that cannot be read are in the answer's `missing`. Raises
-    `CallerError` (no such topic or subscription), `ConfigurationError` (nothing there),
-    `StorageError`, `CorruptRecordError` (nothing that was asked for can be read).
+    Subscriptions, partitions and open ledgers that cannot be read are in the answer's `missing`; the
+    counts of such a ledger end at its last ack. Raises `CallerError` (no such topic or subscription),
+    `ConfigurationError` (nothing there), `StorageError`, `CorruptRecordError` (nothing that was asked
+    for can be read).
     """
     places = storage_places(
         data_directory=data_directory,
@@ -251,7 +252,14 @@ class _Found(NamedTuple):
 
     answers: list[SubscriptionAnswer]
     failures: dict[str, AckGateError]
-    """Subscriptions that cannot be read, and why."""
+    """Subscriptions and open message ledgers that cannot be read, and why."""
+
+
+class _Ledgers(NamedTuple):
+    """The message ledgers of one topic or partition, as each of its cursors sees them."""
+
+    of_cursors: list[MessageLedgers]
+    failures: dict[str, AckGateError]
 
 
 class _Storage:
@@ -337,16 +345,16 @@ class _Storage:
             # Read after the cursors, so that it includes every message that they have acked.
             before, stored = stored, await self._node(topic)
             there = {name: read for name, read in reads.items() if read is not None}
-            ledgers = await self._ledgers(topic, stored, [read.view for read in there.values()])
+            known = await self._ledgers(topic, stored, [read.view for read in there.values()])
             answers = {
-                name: _answer(topic.name, name, read, each, cells)
-                for (name, read), each in zip(there.items(), ledgers, strict=True)
+                name: _answer(topic.name, name, read, ledgers, cells)
+                for (name, read), ledgers in zip(there.items(), known.of_cursors, strict=True)
             }
             # A ledger that was begun or trimmed between two reads makes acks seem impossible.
             names = [] if stored == before else [n for n, a in answers.items() if not _fits(a)]
             if not names:
                 break
-        return _Found(list(answers.values()), failures)
+        return _Found(list(answers.values()), failures | known.failures)
 
     async def _node(self, topic: _Topic) -> bytes:
         """The topic's node. Raises `NoSuchNodeError`."""
@@ -357,12 +365,12 @@ class _Storage:
 
     async def _ledgers(
         self, topic: _Topic, stored: bytes, views: list[StoredCursorView]
-    ) -> list[MessageLedgers]:
-        """The message ledgers, for each cursor."""
+    ) -> _Ledgers:
         if not stored:  # an embedding host keeps the messages itself
-            return list(map(_ledgers_of_a_host, views))
+            return _Ledgers(list(map(_ledgers_of_a_host, views)), {})
         node = decode_topic_node(stored, path=topic.path)
-        return [await self._message_ledgers(node, views)] * len(views)
+        ledgers, failures = await self._message_ledgers(node, views)
+        return _Ledgers([ledgers] * len(views), failures)
 
     async def _read(self, path: str, subscription: str) -> _Read:
         began = time.perf_counter()
@@ -376,36 +384,47 @@ class _Storage:
 
     async def _message_ledgers(
         self, node: TopicNode, views: list[StoredCursorView]
-    ) -> MessageLedgers:
-        """The topic's ledgers.
+    ) -> tuple[MessageLedgers, dict[str, AckGateError]]:
+        """The topic's ledgers, and why some cannot be read.
 
-        The open one reaches at least to the last entry that a cursor has acked.
+        An open one reaches at least to the last entry that a cursor has acked.
         """
         ledgers = MessageLedgers()
+        failures: dict[str, AckGateError] = {}
         for record in node.ledgers:
             ledgers.open_ledger(record.ledger_id)
             entries = record.entry_count
             if entries is None:
-                entries = await self._entries_found(record.ledger_id)
+                try:
+                    entries = await self._entries_found(record.ledger_id)
+                except MetadataStoreError:
+                    raise
+                except _UNREADABLE as error:
+                    entries = 0
+                    failures[f"message ledger {record.ledger_id} after its last ack"] = error
                 entries = max([entries, *(_entries_acked(v, record.ledger_id) for v in views)])
             ledgers.close_ledger(record.ledger_id, entries)
-        return ledgers
+        return ledgers, failures
 
     async def _entries_found(self, ledger_id: int) -> int:
         try:
             reader = await self._client.open_without_recovery(ledger_id, password=self._password)
         except NoSuchLedgerError:
             return 0
-        last_found = await reader.last_entry_found()
-        await reader.close()
-        return last_found + 1
+        try:
+            return await reader.last_entry_found() + 1
+        finally:
+            await reader.close()
 
 
 def _entries_acked(view: StoredCursorView, ledger_id: int) -> int:
-    """How many entries the ledger must have, judging by the last acked one."""
-    mark_delete, bitmap = view.snapshot.mark_delete, view.snapshot.acked.get(ledger_id)
-    passed = mark_delete.entry_id + 1 if mark_delete.ledger_id == ledger_id else 0
-    return max(passed, bitmap.max() + 1 if bitmap else 0)
+    """How many entries the ledger must have, judging by the last one that is acked or partly acked."""
+    snapshot = view.snapshot
+    places = [snapshot.mark_delete, *snapshot.unacked_indexes]
+    acked = [place.entry_id for place in places if place.ledger_id == ledger_id]
+    if bitmap := snapshot.acked.get(ledger_id):
+        acked.append(bitmap.max())
+    return max(acked, default=-1) + 1
 
 
 def _ledgers_of_a_host(view: StoredCursorView) -> MessageLedgers:
@@ -415,9 +434,8 @@ def _ledgers_of_a_host(view: StoredCursorView) -> MessageLedgers:
     ids = {*snapshot.acked, *(place.ledger_id for place in places if place.ledger_id >= 0)}
     ledgers = MessageLedgers()
     for ledger_id in sorted(ids):
-        partly = [p.entry_id + 1 for p in snapshot.unacked_indexes if p.ledger_id == ledger_id]
         ledgers.open_ledger(ledger_id)
-        ledgers.close_ledger(ledger_id, max([_entries_acked(view, ledger_id), *partly]))
+        ledgers.close_ledger(ledger_id, _entries_acked(view, ledger_id))
     return ledgers
 
 

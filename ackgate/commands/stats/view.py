@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats import ConsumerStats, Severity, SubscriptionStats, hole_text
 from ackgate.commands.stats.look import Look, labelled, picture_line
-from ackgate.commands.terminal.tables import printable
+from ackgate.commands.terminal.tables import aligned, printable
 from ackgate.cursor import LATEST
 from ackgate.described import count, descriptions, span
 
@@ -94,7 +94,7 @@ def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) ->
     state = shown.ack_state
     if shown.stats is not None:
         yield labelled("delivery", _delivery(shown.stats, look))
-        reasons = waits_for(shown.stats, answer.taken_ms)
+        reasons = waits_for(shown.stats, answer.taken_ms, knows_consumers=answer.knows_consumers)
         if reasons:
             yield labelled("waits", look.warning("; ".join(reasons)))
         for label, text in delayed_lines(shown.stats.delayed, answer.taken_ms, look):
@@ -274,14 +274,9 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
     ]
     if len(rows) == 1:
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        text = "  ".join(cells).rstrip()
-        yield labelled("consumers" if number == 0 else "", look.dim(text) if number == 0 else text)
+    head, *lines = aligned(rows, right=range(2, len(rows[0])))
+    yield labelled("consumers", look.dim(head))
+    yield from (labelled("", line) for line in lines)
     if len(consumers) > CONSUMERS_MAX:
         yield labelled("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
 
@@ -342,12 +337,14 @@ def delayed_lines(state: DelayedState, now_ms: int, look: Look) -> Iterator[tupl
         yield "nacks", ", ".join(words) + (dropped if nacks.dropped else "")
 
 
-def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
+def waits_for(stats: SubscriptionStats, now_ms: int, *, knows_consumers: bool = True) -> list[str]:
     """Reasons why nothing is delivered although there is a backlog; empty if something is."""
     if not stats.msg_backlog or stats.msg_rate_out > STILL_MESSAGES_PER_SECOND:
         return []
     reasons = []
-    if not stats.consumers:
+    if not knows_consumers:
+        pass
+    elif not stats.consumers:
         reasons.append("no consumer")
     elif all(consumer.available_permits <= 0 for consumer in stats.consumers):
         reasons.append("no consumer has room for more")

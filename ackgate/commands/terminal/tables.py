@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ackgate.persistence.ports import LedgerMetadata
 
@@ -17,17 +17,24 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
-    """Lines with aligned columns. `right`: names of columns to align right, separated by blanks."""
-    if not rows:
-        return []
-    to_the_right = set(right.split())
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    """Lines with aligned columns; none without rows.
+
+    `right`: names of columns to align right, separated by blanks.
+    """
+    names = set(right.split())
+    to_the_right = [place for place, name in enumerate(head) if name in names]
+    return aligned((head, *rows), right=to_the_right) if rows else []
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> list[str]:
+    """The rows as lines with aligned columns. `right`: places of columns to align right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if name in to_the_right else cell.ljust(width)
-            for name, cell, width in zip(head, row, widths, strict=True)
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in (head, *rows)
+        for row in rows
     ]
 
 

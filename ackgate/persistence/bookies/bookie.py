@@ -28,11 +28,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackgate.errors import AckGateError, CallerError, ClosedHandleError, InternalError, StorageError
+from ackgate.persistence.bookies.entry_codec import batch_of
 from ackgate.persistence.bookies.group_commit import GroupCommit
 from ackgate.persistence.bookies.journal import Journal, remove_journals
 from ackgate.persistence.bookies.patience import LanePatience, NoAnswerError
 from ackgate.persistence.bookies.register import FileRemovals, RegisterRounds
 from ackgate.persistence.bookies.write_cache import WriteCache, batches_of
+from ackgate.persistence.system.futures import fail, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -243,6 +245,15 @@ class Bookie:
         self._cache.active.closed.add(ledger_id)
         if self._commit:
             self._commit.fenced.discard(ledger_id)
+
+    async def rewrite(self, entries: Sequence[StoredEntry], fragment_id: int) -> None:
+        """Write entries of one ledger, ascending, again, byte for byte; return when they are durable.
+
+        The ledger's fence does not apply: they are part of it already. Raises `StorageError`.
+        """
+        sink = _Rewrite(entries[0].ledger_id)
+        self.add(batch_of(entries, fragment_id), sink)
+        await sink.done
 
     def ledger_mended(self, ledger_id: int) -> None:
         """Entries of a closed ledger were written again; nothing will be appended to them."""
@@ -638,3 +649,22 @@ def _by_entry_id(entry: StoredEntry) -> int:
 
 def _distinct(entries: list[StoredEntry]) -> int:
     return len({entry.entry_id for entry in entries})
+
+
+class _Rewrite:
+    """The adds of one rewrite, as their `AddSink`."""
+
+    is_recovery = True
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
+        resolve(self.done)
+
+    def failed(self, error: AckGateError) -> None:
+        fail(self.done, error)
+
+    def fenced(self) -> None:
+        """Never called: the writer here is the one that fences."""

@@ -26,7 +26,6 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import (
@@ -42,15 +41,14 @@ from ackgate.errors import (
 )
 from ackgate.persistence.bookkeeper.connection import AddBlock
 from ackgate.persistence.bookkeeper.protocol import PARTS_PER_ADD, Code, code_name
-from ackgate.persistence.ledgers.handles import AddingHandle, Flight, change_as_writer
+from ackgate.persistence.ledgers.handles import AddingHandle, Flight
 from ackgate.persistence.ledgers.quorum import (
     ConfirmedBorder,
     held_count,
     holds,
     parts_of_place,
-    with_fragment,
 )
-from ackgate.persistence.ports import Fragment, LedgerState
+from ackgate.persistence.ports import LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +63,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.bookkeeper.reads import BookKeeperReads
     from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
     from ackgate.persistence.ledgers.handles import Ticket
-    from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -416,24 +413,12 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         ensemble[number] = spare
         self._is_frozen = True
         try:
-            first = self.last_add_confirmed + 1
-            fragment = Fragment(first, tuple(ensemble))
-
-            def changed(found: LedgerMetadata) -> LedgerMetadata:
-                return replace(found, fragments=with_fragment(found.fragments, fragment))
-
-            self._entry = await change_as_writer(self._entry, self._catalog, changed)
+            await self._begin_fragment(ensemble)
             self._connections.counters.ensemble_changes += 1
             self._take_place(number, self._connections.current(spare))
         finally:
             self._is_frozen = False
             self._confirm()
-        logger.warning(
-            "ledger %d: entries from %d on are written to %s",
-            self.ledger_id,
-            first,
-            ", ".join(ensemble),
-        )
         return True
 
     async def _reconnect(self) -> bool:

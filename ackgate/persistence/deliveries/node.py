@@ -1,27 +1,22 @@
 """What the metadata node of a topic's delivery journal holds: which ledgers it has, in order.
 
-Pure. JSON with a format version and a CRC32C of its canonical text, as the topic's own node is. It
-lies in a tree of its own (`paths.delivery_journal_path`), so that the topic's node stays as small
-as it is, and a build that knows nothing of journals finds nothing new in its trees.
+Pure. Its bytes: `nodes.sealed_json`, as those of the topic's own node. It lies in a tree of its own
+(`paths.delivery_journal_path`), so that the topic's node stays as small as it is, and a build that knows
+nothing of journals finds nothing new in its trees.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-import google_crc32c
-
-from ackgate.errors import CorruptRecordError
+from ackgate.persistence.nodes.sealed_json import decode_sealed, encode_sealed, optional_int
 
 JOURNAL_PATH_KEY: Final = "ackgate/delivery-journal"
 """Custom metadata: the node of the journal that a ledger belongs to."""
 
 JOURNAL_TOPIC_KEY: Final = "ackgate/delivery-journal-topic"
 """Custom metadata: the node of that journal's topic."""
-
-FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,8 @@ class DeliveryJournalNode:
 
 
 def encode_journal_node(node: DeliveryJournalNode) -> bytes:
-    body = _canonical(
+    return encode_sealed(
+        "journal",
         {
             "ledgers": [
                 {
@@ -62,10 +58,8 @@ def encode_journal_node(node: DeliveryJournalNode) -> bytes:
                 for ledger in node.ledgers
             ],
             "ownerEpoch": node.owner_epoch,
-        }
+        },
     )
-    crc = google_crc32c.value(body.encode())
-    return f'{{"format":{FORMAT_VERSION},"crc32c":{crc},"journal":{body}}}'.encode()
 
 
 def ledgers_of_journal(value: bytes, path: str) -> set[int]:
@@ -75,40 +69,20 @@ def ledgers_of_journal(value: bytes, path: str) -> set[int]:
 
 def decode_journal_node(value: bytes, *, path: str) -> DeliveryJournalNode:
     """Read a node's value. Raises `CorruptRecordError` naming the path and what is wrong."""
-    try:
-        outer = json.loads(value)
-        if outer["format"] != FORMAT_VERSION:
-            raise CorruptRecordError(  # noqa: TRY301 - one place names the path
-                f"delivery journal {path}: format {outer['format']!r}, "
-                f"this build reads {FORMAT_VERSION}"
+    return decode_sealed(value, "journal", _read, of=f"delivery journal {path}")
+
+
+def _read(journal: dict[str, Any]) -> DeliveryJournalNode:
+    return DeliveryJournalNode(
+        ledgers=tuple(
+            JournalLedgerRecord(
+                ledger_id=int(ledger["ledgerId"]),
+                opened_ms=int(ledger["openedMs"]),
+                closed_ms=optional_int(ledger["closedMs"]),
+                size_bytes=int(ledger["size"]),
+                event_count=optional_int(ledger["events"]),
             )
-        journal: dict[str, Any] = outer["journal"]
-        if google_crc32c.value(_canonical(journal).encode()) != outer["crc32c"]:
-            raise CorruptRecordError(  # noqa: TRY301 - as above
-                f"delivery journal {path}: checksum does not match"
-            )
-        return DeliveryJournalNode(
-            ledgers=tuple(
-                JournalLedgerRecord(
-                    ledger_id=int(ledger["ledgerId"]),
-                    opened_ms=int(ledger["openedMs"]),
-                    closed_ms=_optional(ledger["closedMs"]),
-                    size_bytes=int(ledger["size"]),
-                    event_count=_optional(ledger["events"]),
-                )
-                for ledger in journal["ledgers"]
-            ),
-            owner_epoch=int(journal["ownerEpoch"]),
-        )
-    except CorruptRecordError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptRecordError(f"delivery journal {path}: cannot be read: {error!r}") from error
-
-
-def _optional(number: Any) -> int | None:  # noqa: ANN401 - from JSON
-    return None if number is None else int(number)
-
-
-def _canonical(body: dict[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+            for ledger in journal["ledgers"]
+        ),
+        owner_epoch=int(journal["ownerEpoch"]),
+    )

@@ -31,7 +31,6 @@ from ackgate.errors import (
 from ackgate.persistence.bookies.entry_codec import CrcDigest
 from ackgate.persistence.ledgers.quorum import held_count
 from ackgate.persistence.ledgers.replication import FragmentFinding, plan_repair, spans
-from ackgate.persistence.ledgers.rewrite import rewrite
 from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.ports import DigestType, Fragment, LedgerState
 
@@ -451,7 +450,7 @@ class _FragmentAudit:
 
     async def _write(self, target: Bookie, entries: list[StoredEntry]) -> None:
         self._written.add(target.bookie_id)
-        await rewrite(target, entries, self._span.first_entry_id)
+        await target.rewrite(entries, self._span.first_entry_id)
         count = sum(len(entry.payload) for entry in entries)
         self._audit.repaired_entries += len(entries)
         self._audit.repaired_bytes += count

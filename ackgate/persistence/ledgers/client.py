@@ -35,13 +35,12 @@ from ackgate.persistence.bookies.register import Mark
 from ackgate.persistence.bookies.settings import AuditSettings, LedgerClientSettings
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, PasswordCheck, encode_metadata
-from ackgate.persistence.ledgers.ensemble_change import take_in
 from ackgate.persistence.ledgers.entry_reads import EntryReads, log_bad_copy
 from ackgate.persistence.ledgers.handles import ReadHandle, confirmed_of
 from ackgate.persistence.ledgers.opening import BookieOpener, distinct
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ledgers.recovery import LedgerRecovery
-from ackgate.persistence.ledgers.writer import BookieLedgerWriter
+from ackgate.persistence.ledgers.writer import BookieLedgerWriter, take_in
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 from ackgate.persistence.system.io_lane import ThreadLane
 

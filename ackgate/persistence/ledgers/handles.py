@@ -31,7 +31,8 @@ from ackgate.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from ackgate.persistence.ports import AppendTicket, LedgerState
+from ackgate.persistence.ledgers.quorum import with_fragment
+from ackgate.persistence.ports import AppendTicket, Fragment, LedgerState
 from ackgate.persistence.system.futures import fail_quietly
 
 if TYPE_CHECKING:
@@ -186,27 +187,6 @@ async def confirmed_of(metadata: LedgerMetadata, reads: Reads) -> Confirmed:
 
 _CONFLICTS_MAX: Final = 100
 """Races with auditors lost in a row: more than there are auditors."""
-
-
-async def change_as_writer(
-    entry: EntryT, catalog: Catalog[EntryT], change: Callable[[LedgerMetadata], LedgerMetadata]
-) -> EntryT:
-    """Change the metadata of a ledger that is being written.
-
-    An auditor may have changed the ensembles of earlier fragments meanwhile, which does not concern
-    the writer. Raises `MetadataConflictError` when anything else has changed: the ledger has another
-    owner now. Raises `NoSuchLedgerError`, `MetadataStoreError`.
-    """
-    for attempt in range(_CONFLICTS_MAX):
-        try:
-            return await catalog.replace(entry, change(entry.metadata))
-        except MetadataConflictError:
-            found = await catalog.read(entry.metadata.ledger_id)
-            is_hopeless = attempt + 1 == _CONFLICTS_MAX
-            if is_hopeless or not _is_still_writers(entry.metadata, found.metadata):
-                raise
-            entry = found
-    raise AssertionError  # pragma: no cover
 
 
 def _is_still_writers(known: LedgerMetadata, found: LedgerMetadata) -> bool:
@@ -552,6 +532,24 @@ class AddingHandle(Generic[BatchT, EntryT]):
             else:  # its waiter was cancelled, and this with it
                 await self._next_confirmed()
 
+    async def _begin_fragment(self, ensemble: Sequence[str]) -> int:
+        """Let these bookies take the entries after the last confirmed one. Returns the first of these.
+
+        Nothing may be confirmed meanwhile. Raises as `_change_metadata`.
+        """
+        first = self.last_add_confirmed + 1
+        fragment = Fragment(first, tuple(ensemble))
+        await self._change_metadata(
+            lambda found: replace(found, fragments=with_fragment(found.fragments, fragment))
+        )
+        logger.warning(
+            "ledger %d: entries from %d on are written to %s",
+            self.ledger_id,
+            first,
+            ", ".join(ensemble),
+        )
+        return first
+
     async def _close_metadata(self) -> None:
         def closed(found: LedgerMetadata) -> LedgerMetadata:
             return replace(
@@ -562,10 +560,30 @@ class AddingHandle(Generic[BatchT, EntryT]):
             )
 
         try:
-            self._entry = await change_as_writer(self._entry, self._catalog, closed)
+            await self._change_metadata(closed)
         except (MetadataConflictError, NoSuchLedgerError) as error:
             # Deleted, or being recovered: all that was confirmed will be in it.
             logger.info("ledger %d was not closed by its writer: %s", self.ledger_id, error)
+
+    async def _change_metadata(self, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
+        """Change the metadata of the ledger that is being written.
+
+        An auditor may have changed the ensembles of earlier fragments meanwhile, which does not concern
+        the writer. Raises `MetadataConflictError` when anything else has changed: the ledger has another
+        owner now. Raises `NoSuchLedgerError`, `MetadataStoreError`.
+        """
+        entry = self._entry
+        for attempt in range(_CONFLICTS_MAX):
+            try:
+                self._entry = await self._catalog.replace(entry, change(entry.metadata))
+            except MetadataConflictError:
+                found = await self._catalog.read(self.ledger_id)
+                is_hopeless = attempt + 1 == _CONFLICTS_MAX
+                if is_hopeless or not _is_still_writers(entry.metadata, found.metadata):
+                    raise
+                entry = found
+            else:
+                return
 
     def _check_open(self) -> None:
         if self._is_released:

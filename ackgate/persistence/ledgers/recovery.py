@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Final
 from ackgate.errors import AckGateError, MetadataConflictError, StorageError
 from ackgate.persistence.ledgers.entry_reads import DIGEST_DOES_NOT_FIT
 from ackgate.persistence.ledgers.quorum import holds, is_covered, with_fragment, write_set
-from ackgate.persistence.ledgers.rewrite import rewrite
 from ackgate.persistence.ports import Fragment, LedgerState
 
 if TYPE_CHECKING:
@@ -245,7 +244,7 @@ class RecoveryStep:
 
     async def _write(self, bookie: Bookie, entry_ids: list[int]) -> None:
         entries = [self._chosen[entry_id] for entry_id in entry_ids]
-        await rewrite(bookie, entries, self.first)
+        await bookie.rewrite(entries, self.first)
 
     def _belongs(self, entry_id: int, place: int) -> bool:
         return holds(place, entry_id, len(self._ensemble), self._metadata.write_quorum)

@@ -7,13 +7,17 @@ entry.
              append              once a turn             ack quorum has synced it
     payloads ------> gathered ----------------> in flight -----------------------> confirmed
                         |                          |
-                        |                          |  a bookie failed: see `ensemble_change`; until
+                        |                          |  a bookie failed: an ensemble change; until
                         |                          |  that is done nothing is confirmed
                         +-----------+--------------+
                                     v
                 fenced | below ack quorum | closed: tickets fail, and no more are accepted
 
 A handle ends once, with one reason, and stays ended.
+
+An *ensemble change* puts spares where bookies failed. A new fragment with another ensemble begins after the
+last add confirmed. The ledger's metadata change first, by compare-and-set, and only if the writer still owns
+the ledger; then the entries in flight go to the spares.
 
 A bookie has a place of the ensemble for a while, and its reports count only for that place and time: a
 bookie that failed, was replaced and came back to another place still reports on its earlier adds, which
@@ -24,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ackgate.errors import (
     AckGateError,
@@ -32,9 +36,11 @@ from ackgate.errors import (
     LedgerWriteError,
     MetadataConflictError,
     NoSuchLedgerError,
+    StorageError,
 )
 from ackgate.persistence.bookies.entry_codec import EntryBatch, EntryEncoder
-from ackgate.persistence.ledgers.ensemble_change import change_ensemble, take_in
+from ackgate.persistence.bookies.origins import LedgerOrigin
+from ackgate.persistence.ledgers.catalog import encode_metadata
 from ackgate.persistence.ledgers.handles import AddingHandle, Flight
 from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count, parts_of_place
 
@@ -51,33 +57,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class PlaceOwner(Protocol):
-    """The writer, as its places see it."""
-
-    @property
-    def ledger_id(self) -> int: ...
-
-    def place_synced(self, place: int, last_entry_id: int) -> None:
-        """The bookie there has synced all its adds up to this entry."""
-
-    def place_failed(self, place: int, error: AckGateError) -> None:
-        """The bookie there has failed."""
-
-    def place_fenced(self) -> None:
-        """Another process recovers the ledger."""
-
-
 class EnsemblePlace:
     """A bookie's place in the ensemble, for a while. Implements `AddSink` for the writer."""
 
-    __slots__ = ("_owner", "_place", "bookie", "ledger_id")
+    __slots__ = ("_place", "_writer", "bookie", "ledger_id")
 
     is_recovery = False
 
-    def __init__(self, owner: PlaceOwner, place: int, bookie: Bookie | None) -> None:
-        self._owner = owner
+    def __init__(self, writer: BookieLedgerWriter, place: int, bookie: Bookie | None) -> None:
+        self._writer = writer
         self._place = place
-        self.ledger_id = owner.ledger_id
+        self.ledger_id = writer.ledger_id
         self.bookie = bookie
         """None: it failed, or is not here, and was not replaced."""
 
@@ -92,15 +82,15 @@ class EnsemblePlace:
 
     def synced(self, last_entry_id: int) -> None:
         if self.bookie is not None:
-            self._owner.place_synced(self._place, last_entry_id)
+            self._writer.place_synced(self._place, last_entry_id)
 
     def failed(self, error: AckGateError) -> None:
         if self.bookie is not None:
-            self._owner.place_failed(self._place, error)
+            self._writer.place_failed(self._place, error)
 
     def fenced(self) -> None:
         """A bookie reports a fence; counts from any bookie."""
-        self._owner.place_fenced()
+        self._writer.place_fenced()
 
 
 class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
@@ -178,7 +168,7 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
                 batches.append(None)
         return tuple(batches)
 
-    # --------------------------------------------------------- what bookies report (`PlaceOwner`)
+    # ------------------------------------------------------------------------ what bookies report
 
     def place_synced(self, place: int, last_entry_id: int) -> None:
         """A bookie has synced its adds up to this entry."""
@@ -241,18 +231,27 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
             self._confirm()
 
     async def _replace_some(self) -> bool:
-        change = await change_ensemble(
-            self._entry, self._catalog, self._pool, self._lost, self.last_add_confirmed
-        )
-        if change is None:
+        """Put spares in as many of the lost places as there are spares; False when there is none.
+
+        Raises `MetadataConflictError` when the ledger has another owner now, `NoSuchLedgerError`,
+        `MetadataStoreError`.
+        """
+        ensemble = list(self._entry.metadata.fragments[-1].ensemble)
+        spares: dict[int, Bookie] = {}
+        for place in sorted(self._lost):
+            spare = await self._pool.spare(ensemble)
+            if spare is None:
+                break
+            ensemble[place] = spare.bookie_id
+            spares[place] = spare
+        if not spares:
             return False
-        self._entry = change.entry
-        first = self.last_add_confirmed + 1
-        for place, spare in change.spares.items():
+        first = await self._begin_fragment(ensemble)
+        for place, spare in spares.items():
             await take_in(spare, self._entry)
             self._places[place] = taken = EnsemblePlace(self, place, spare)
             self._lost.discard(place)
-            self._border.replaced(place, self.last_add_confirmed)
+            self._border.replaced(place, first - 1)
             for flight in self._adds.flights():
                 batch = flight.batches[place]
                 if batch is not None:
@@ -273,3 +272,12 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
         for place in self._places:
             if place.bookie is not None:
                 place.bookie.ledger_closed(self.ledger_id)
+
+
+async def take_in(bookie: Bookie, entry: CatalogEntry) -> None:
+    """Let a bookie that gets a ledger later in its life store the ledger's origin."""
+    value = encode_metadata(entry.metadata, entry.password)
+    try:
+        await bookie.take_in(LedgerOrigin(entry.metadata.ledger_id, value))
+    except StorageError as error:
+        logger.warning("ledger %d: its origin is not written: %s", entry.metadata.ledger_id, error)

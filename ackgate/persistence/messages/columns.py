@@ -30,19 +30,24 @@ from ackgate.persistence.messages.frame import (
     metadata_span,
     signed64,
 )
-from ackgate.persistence.messages.protobuf_columns import BYTES, VARINT, fields_of
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
-
-    from ackgate.persistence.messages.protobuf_columns import Step
 
     Ints = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]
     Bytes = npt.NDArray[np.uint8]
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""Wire types; groups, which are obsolete, have others."""
+
+_FIELD_MAX: Final = 63
+"""Fields above are out of the ordinary: there is none yet, and garbage has many."""
+
+_FAR: Final = 1 << 62
 
 PROPERTIES: Final = "properties"
 
@@ -158,7 +163,7 @@ class _Reading:
         by_number = {_SINGLE[name].number: name for name in self._names if name in _SINGLE}
         properties = _FIELDS[PROPERTIES].number if PROPERTIES in self._names else 0
         everywhere = np.flatnonzero(~self._is_odd)
-        for step in fields_of(self._array, everywhere, starts[everywhere], stops[everywhere]):
+        for step in _fields_of(self._array, everywhere, starts[everywhere], stops[everywhere]):
             number, rows = step.number, step.rows
             is_odd = number in (0, _ENCRYPTION_KEYS)
             if is_odd or step.wire_type != _WIRE_TYPES.get(number, step.wire_type):
@@ -184,7 +189,7 @@ class _Reading:
         self._is_odd |= stop > starts + sizes
         return begin, stop
 
-    def _keep(self, name: str, step: Step) -> None:
+    def _keep(self, name: str, step: _Step) -> None:
         rows = step.rows
         if name in self._texts:
             spans = self._texts[name]
@@ -211,7 +216,7 @@ class _Reading:
             rows, starts, stops = rows[order], starts[order], stops[order]
         self._pair_rows = rows
         keys, values = _no_spans(len(rows)), _no_spans(len(rows))
-        for step in fields_of(self._array, np.arange(len(rows)), starts, stops):
+        for step in _fields_of(self._array, np.arange(len(rows)), starts, stops):
             if step.number in (1, 2) and step.wire_type == BYTES:
                 spans = keys if step.number == 1 else values
                 spans.starts[step.rows], spans.stops[step.rows] = step.values, step.stops
@@ -352,3 +357,94 @@ def _as_type(values: Ints, field_type: int) -> Ints:
 def _as_bytes(text: str | bytes) -> bytes:
     """Text as bytes: the library returns a text field as bytes when it is no UTF-8."""
     return text.encode() if isinstance(text, str) else text
+
+
+# ----------------------------------------------------------------------- protobuf fields
+
+
+class _Step(NamedTuple):
+    """The same field, in some of the entries."""
+
+    number: int
+    """0: something unusual; the entry is left to the protobuf library."""
+    wire_type: int
+    rows: Ints
+    values: Ints
+    """A number's value, or where bytes begin."""
+    stops: Ints
+    """Where bytes end."""
+
+
+def _fields_of(data: Bytes, rows: Ints, starts: Ints, stops: Ints) -> Iterator[_Step]:
+    """All fields of the messages between `starts` and `stops`: first each one's first, and so on.
+
+    `rows` is what the messages are called in the steps.
+    """
+    at = starts
+    while True:
+        left = np.flatnonzero(at < stops)
+        if len(left) == 0:
+            return
+        if len(left) < len(rows):
+            rows, at, stops = rows[left], at[left], stops[left]
+        tags, at = _varints(data, at)
+        tags[(tags < 0) | (tags >> 3 > _FIELD_MAX)] = 0
+        for tag in _different(tags):
+            which = np.flatnonzero(tags == tag)
+            here = at[which]
+            values, ends, step_stops = _one_field(data, tag & 7, here)
+            number = tag >> 3
+            if number == 0:
+                ends = np.full(len(which), _FAR)
+            is_good = ends <= stops[which]
+            if is_good.all():
+                yield _Step(number, tag & 7, rows[which], values, step_stops)
+            else:
+                good, bad = np.flatnonzero(is_good), np.flatnonzero(~is_good)
+                yield _Step(0, 0, rows[which[bad]], values[bad], step_stops[bad])
+                if len(good):
+                    yield _Step(number, tag & 7, rows[which[good]], values[good], step_stops[good])
+            # A field that runs past its message ends here.
+            at[which] = ends
+
+
+def _different(tags: Ints) -> list[int]:
+    if (tags == tags[0]).all():
+        return [int(tags[0])]
+    found: list[int] = np.unique(tags).tolist()
+    return found
+
+
+def _one_field(data: Bytes, wire_type: int, at: Ints) -> tuple[Ints, Ints, Ints]:
+    """Values (or starts), where the field ends, and where its bytes end."""
+    if wire_type == VARINT:
+        values, ends = _varints(data, at)
+        return values, ends, ends
+    if wire_type == BYTES:
+        lengths, starts = _varints(data, at)
+        ends = np.where((lengths >= 0) & (lengths < _FAR // 2), starts + lengths, _FAR)
+        return starts, ends, ends
+    if wire_type in (FIXED32, FIXED64):
+        ends = at + (4 if wire_type == FIXED32 else 8)
+        return at, ends, ends
+    ends = np.full(len(at), _FAR)
+    return ends, ends, ends
+
+
+def _varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """The number at each place, and where it ends; `_FAR` when it does not end in ten bytes."""
+    byte = data[at]
+    values = (byte & 127).astype(np.int64)
+    ends = at + 1
+    going = np.flatnonzero(byte > 127)
+    shift = 7
+    while len(going):
+        if shift > 63:
+            ends[going] = _FAR
+            break
+        byte = data[ends[going]]
+        values[going] |= (byte & 127).astype(np.int64) << shift
+        ends[going] += 1
+        going = going[byte > 127]
+        shift += 7
+    return values, ends

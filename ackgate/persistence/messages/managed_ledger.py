@@ -231,15 +231,17 @@ class ManagedLedger(Generic[EntryT]):
 
     # ---------------------------------------------------------------- opening
 
-    async def open(self, *, create: bool) -> None:
+    async def open(self, *, create: bool, properties: Mapping[str, str] | None = None) -> None:
         """Read the node, recover the last ledger, begin a new one.
 
-        Raises `NoSuchNodeError` when the topic does not exist and `create` is false.
+        `properties`: of a topic that is created. Raises `NoSuchNodeError` when the topic does not exist
+        and `create` is false.
         """
+        new = TopicNode(owner_epoch=1, properties=dict(properties or {})) if create else None
 
         async def attempt(is_doubtful: bool) -> tuple[LedgerWriter | None, list[int]]:  # noqa: FBT001
             try:
-                return await self._claim(create=create)
+                return await self._claim(new)
             except MetadataConflictError as conflict:
                 if is_doubtful:  # perhaps with our own, which came late
                     raise OutcomeUnknownError(self.path) from conflict
@@ -257,16 +259,18 @@ class ManagedLedger(Generic[EntryT]):
         for ledger_id in dropped:
             await self._delete_ledger(ledger_id)
 
-    async def _claim(self, *, create: bool) -> tuple[LedgerWriter | None, list[int]]:
+    async def _claim(self, new: TopicNode | None) -> tuple[LedgerWriter | None, list[int]]:
         """Recover, and put our epoch into the node, with a new ledger unless it is terminated.
+
+        `new`: the node of a topic that does not exist; None: it is not to be created.
 
         Returns the ledger's writer, and the ledgers that hold nothing and are named no more.
         """
         node = await self._node.read()
         if node is None:
-            if not create:
+            if new is None:
                 raise NoSuchNodeError(f"no topic at {self.path}")
-            node = TopicNode(owner_epoch=1)
+            node = new
         else:
             ledgers = await self._recovered(node.ledgers)
             node = replace(node, owner_epoch=node.owner_epoch + 1, ledgers=ledgers)
@@ -701,8 +705,16 @@ class ManagedLedger(Generic[EntryT]):
         """
         await self._node.change()
 
-    async def set_properties(self, properties: Mapping[str, str]) -> None:
-        await self._node.change(lambda node: replace(node, properties=dict(properties)))
+    async def change_properties(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace the properties, durably. `change` may be called more than once.
+
+        Raises what `change` raises, `OwnershipError`, `MetadataStoreError`, `NodeTooLargeError`.
+        """
+        await self._node.change(
+            lambda node: replace(node, properties=dict(change(node.properties)))
+        )
 
     async def terminate(self) -> Position:
         """Take no more messages, for good. Returns the last position."""

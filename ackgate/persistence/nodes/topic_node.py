@@ -1,23 +1,17 @@
 """What the metadata node of a topic holds: which message ledgers it has, in order.
 
-Pure. The node is JSON, so that an operator can read it with any tool; it carries a format version
-and a CRC32C of its canonical text, so that a damaged one is noticed and named instead of believed.
+Pure. Its bytes: `sealed_json`.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import google_crc32c
-
-from ackgate.errors import CorruptRecordError
+from ackgate.persistence.nodes.sealed_json import decode_sealed, encode_sealed, optional_int
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-FORMAT_VERSION: Final = 1
 
 TOPIC_PATH_KEY: Final = "ackgate/topic"
 """Custom metadata of a message ledger: the path of its topic's node."""
@@ -50,7 +44,8 @@ class TopicNode:
 
 
 def encode_topic_node(node: TopicNode) -> bytes:
-    body = _canonical(
+    return encode_sealed(
+        "topic",
         {
             "ledgers": [
                 {
@@ -65,10 +60,8 @@ def encode_topic_node(node: TopicNode) -> bytes:
             "properties": dict(node.properties),
             "ownerEpoch": node.owner_epoch,
             "terminated": node.is_terminated,
-        }
+        },
     )
-    crc = google_crc32c.value(body.encode())
-    return f'{{"format":{FORMAT_VERSION},"crc32c":{crc},"topic":{body}}}'.encode()
 
 
 def ledgers_of_topic(value: bytes, path: str) -> set[int]:
@@ -78,37 +71,22 @@ def ledgers_of_topic(value: bytes, path: str) -> set[int]:
 
 def decode_topic_node(value: bytes, *, path: str) -> TopicNode:
     """Read a node's value. Raises `CorruptRecordError` naming the path and what is wrong."""
-    try:
-        outer = json.loads(value)
-        if outer["format"] != FORMAT_VERSION:
-            raise CorruptRecordError(  # noqa: TRY301 - one place names the path
-                f"topic node {path}: format {outer['format']!r}, this build reads {FORMAT_VERSION}"
-            )
-        topic: dict[str, Any] = outer["topic"]
-        if google_crc32c.value(_canonical(topic).encode()) != outer["crc32c"]:
-            raise CorruptRecordError(  # noqa: TRY301 - as above
-                f"topic node {path}: checksum does not match"
-            )
-        return TopicNode(
-            ledgers=tuple(
-                MessageLedgerRecord(
-                    ledger_id=int(ledger["ledgerId"]),
-                    entry_count=None if ledger["entries"] is None else int(ledger["entries"]),
-                    size_bytes=int(ledger["size"]),
-                    opened_ms=int(ledger["openedMs"]),
-                    closed_ms=None if ledger["closedMs"] is None else int(ledger["closedMs"]),
-                )
-                for ledger in topic["ledgers"]
-            ),
-            properties={str(key): str(text) for key, text in topic["properties"].items()},
-            owner_epoch=int(topic["ownerEpoch"]),
-            is_terminated=bool(topic["terminated"]),
-        )
-    except CorruptRecordError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptRecordError(f"topic node {path}: cannot be read: {error!r}") from error
+    return decode_sealed(value, "topic", _read, of=f"topic node {path}")
 
 
-def _canonical(body: dict[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+def _read(topic: dict[str, Any]) -> TopicNode:
+    return TopicNode(
+        ledgers=tuple(
+            MessageLedgerRecord(
+                ledger_id=int(ledger["ledgerId"]),
+                entry_count=optional_int(ledger["entries"]),
+                size_bytes=int(ledger["size"]),
+                opened_ms=int(ledger["openedMs"]),
+                closed_ms=optional_int(ledger["closedMs"]),
+            )
+            for ledger in topic["ledgers"]
+        ),
+        properties={str(key): str(text) for key, text in topic["properties"].items()},
+        owner_epoch=int(topic["ownerEpoch"]),
+        is_terminated=bool(topic["terminated"]),
+    )

@@ -81,15 +81,20 @@ class KnownLedger(NamedTuple):
     """What the node keeps of its password. None: on a BookKeeper cluster, whose client looks itself."""
 
 
-class Cursor(NamedTuple):
-    """A cursor and what its node says."""
+@dataclass(frozen=True)
+class Cursor:
+    """A cursor and what its node says, decoded when it is asked for."""
 
     topic: CatalogueTopic
     name: str
     path: str
-    node: CursorNode
     value: bytes
     """The node as stored."""
+
+    @cached_property
+    def node(self) -> CursorNode:
+        """Raises `CorruptRecordError` naming the path."""
+        return decode_cursor_node(self.value, path=self.path)
 
     @property
     def buckets(self) -> list[BucketRecord]:
@@ -237,17 +242,12 @@ class Catalogue:
     # ------------------------------------------------------------------ cursors
 
     def cursors(self, topic: CatalogueTopic, subscription: str | None = None) -> list[Cursor]:
-        """The topic's cursors, or the one of this name; none when it has no such one.
-
-        Raises `CorruptRecordError` naming the node.
-        """
-        found = []
-        for node, value in self._nodes.children(topic.path).items():
-            name, path = name_of_node(node), f"{topic.path}/{node}"
-            if subscription is None or name == subscription:
-                decoded = decode_cursor_node(value, path=path)
-                found.append(Cursor(topic, name, path, decoded, value))
-        return found
+        """The topic's cursors, or the one of this name; none when it has no such one."""
+        return [
+            Cursor(topic, name, f"{topic.path}/{node}", value)
+            for node, value in self._nodes.children(topic.path).items()
+            if (name := name_of_node(node)) == subscription or subscription is None
+        ]
 
     def all_cursors(
         self, topics: Sequence[CatalogueTopic], subscription: str | None

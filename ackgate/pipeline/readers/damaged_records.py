@@ -1,7 +1,7 @@
 """What becomes of records that are as they were stored, and still cannot be read.
 
 Pure. A bookie's copy of such an entry is good, so that no other copy helps; it is named by ledger and
-entry, as no place in a file is to blame.
+entry, as no place in a file is to blame. A cursor's node in the metadata is named by its path.
 """
 
 from __future__ import annotations
@@ -26,18 +26,29 @@ class DamagedRecords:
     """Damaged places of files, too."""
 
     def meet(self, ledger: str, ledger_id: int, entry_id: int, error: CorruptRecordError) -> None:
-        """Raise it again with its place, unless damaged records are left out.
-
-        Records of a later version are never left out silently, which would forget acks: they are reported,
-        or fail.
-        """
-        is_later = isinstance(error, UnknownFormatError)
-        if self.on_corrupt == "fail" or (self.on_corrupt == "skip" and is_later):
-            place = f"{ledger} ledger {ledger_id}, entry {entry_id}"
-            raise type(error)(f"{place}: {error}") from error
+        """Raise it again with its place, unless damaged records are left out."""
+        self._raise_unless_left_out(
+            f"{ledger} ledger {ledger_id}, entry {entry_id}", error, str(error)
+        )
         why = f"entry {entry_id}: {error}"
         where = f"ledger {ledger_id}"
         self.damages.append(Damage(ledger_id, None, where, 0, 0, why, entry_id - 1, entries_lost=1))
+
+    def meet_node(
+        self, topic: str, subscription: str, path: str, size: int, error: CorruptRecordError
+    ) -> None:
+        """As `meet`, of the node of a cursor, or of so many bytes in it."""
+        why = str(error).removeprefix(f"cursor node {path}: ")
+        self._raise_unless_left_out(
+            f"subscription {subscription!r} of {topic}: its node: {path}", error, why
+        )
+        self.damages.append(Damage(None, None, f"node {path}", 0, size, why, -1))
+
+    def _raise_unless_left_out(self, place: str, error: CorruptRecordError, why: str) -> None:
+        """Records of a later version are never skipped, which would forget acks."""
+        is_later = isinstance(error, UnknownFormatError)
+        if self.on_corrupt == "fail" or (self.on_corrupt == "skip" and is_later):
+            raise type(error)(f"{place}: {why}") from error
 
 
 FAILING = DamagedRecords()

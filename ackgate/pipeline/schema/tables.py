@@ -412,11 +412,15 @@ CORRUPT: Final = Table(
     "corrupt",
     "One row for each damaged place that reading the other tables would meet.",
     (
-        _long("ledger_id", "Ledger; null: not even that is known.", null=True),
+        _long("ledger_id", "Ledger; null: a cursor's node is damaged.", null=True),
         _text(
             "bookie", "Bookie that holds the damaged copy; null: all copies are alike.", null=True
         ),
-        _text("file", "File, by path or address; `ledger N`: what all copies hold cannot be read."),
+        _text(
+            "file",
+            "File, by path or address; `ledger N`: what all copies hold cannot be read; "
+            "`node PATH`: a node of the metadata store.",
+        ),
         _long("offset", "First damaged byte."),
         _long("end_offset", "After the last one."),
         _long("entries_lost", "Entries of this place that no copy could give."),

@@ -26,6 +26,7 @@ from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR, HIDDEN_CURSORS
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue.borders import last_entries
 from ackgate.pipeline.catalogue.catalogue import ledger_places, open_catalogue, storage_address
+from ackgate.pipeline.readers.damaged_records import DamagedRecords
 from ackgate.pipeline.schema.options import SPLIT_BYTES, IdRange
 from ackgate.pipeline.storage.block_search import split_entry_ids
 from ackgate.pipeline.storage.bookie_files import OpenBookies
@@ -39,6 +40,7 @@ from ackgate.pipeline.storage.remote_disk import place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from ackgate.cursor import BucketRecord
     from ackgate.persistence.cursors.node import CursorNode
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pipeline.catalogue.catalogue import (
@@ -80,6 +82,7 @@ class ReadTask:
     ranges: tuple[EntryRange, ...]
     node: CursorNode | None = None
     """Of a cursor: its node, which holds a state too."""
+    node_path: str = ""
     table: str = ""
     """The table that it would be read for, of those that the table `corrupt` looks through."""
     ledgers: tuple[LedgerMetadata, ...] = ()
@@ -132,8 +135,13 @@ class _Planning:
         self._address = address
         self._bookies = bookies
         self._opened = opened
-        self._damages: list[Damage] = []
-        """Of the table `corrupt`: files that no task will come to."""
+        is_report = options.table.name == "corrupt"
+        self._damaged = DamagedRecords(
+            "report" if is_report else "skip" if options.skips_corrupt else "fail"
+        )
+        """Files and nodes that no task will come to."""
+        self._damaged_nodes: set[str] = set()
+        """Their paths: several tables read the same nodes."""
 
     def tasks(self) -> Iterator[ReadTask]:
         match self._options.table.name:
@@ -159,8 +167,8 @@ class _Planning:
         ):
             for task in tasks:
                 yield replace(task, table=table)
-        if self._damages:
-            yield ReadTask("", None, (), damages=tuple(self._damages))
+        if self._damaged.damages:
+            yield ReadTask("", None, (), damages=tuple(self._damaged.damages))
 
     def _of_messages(self) -> Iterator[ReadTask]:
         owners = {
@@ -172,7 +180,7 @@ class _Planning:
             yield ReadTask(owners[part.ledger_id], None, (part,))
 
     def _of_cursors(self) -> Iterator[ReadTask]:
-        cursors = list(self._subscriptions())
+        cursors = [cursor for cursor, _ in self._read(self._subscriptions(), attrgetter("node"))]
         ids = {cursor.node.cursor_ledger_id for cursor in cursors} - {None}
         ranges = defaultdict(list)
         for part in self._ranges(sorted(filter(None, ids)), is_cursors=True):
@@ -180,15 +188,20 @@ class _Planning:
         for cursor in cursors:
             ledger_id = cursor.node.cursor_ledger_id
             own = () if ledger_id is None else tuple(ranges[ledger_id])
-            yield ReadTask(cursor.topic.name, cursor.name, own, cursor.node)
+            yield ReadTask(cursor.topic.name, cursor.name, own, cursor.node, cursor.path)
 
     def _of_buckets(self) -> Iterator[ReadTask]:
         owners: dict[int, tuple[str, str | None]] = {}
-        for cursor in self._catalogue.all_cursors(self._topics(), self._options.subscription):
+        cursors = (
+            cursor
+            for cursor in self._catalogue.all_cursors(self._topics(), self._options.subscription)
+            if cursor.name == DELAYED_INDEX_CURSOR or cursor.name not in HIDDEN_CURSORS
+        )
+        buckets: list[BucketRecord]
+        for cursor, buckets in self._read(cursors, attrgetter("buckets")):
             is_shared = cursor.name == DELAYED_INDEX_CURSOR
-            if is_shared or cursor.name not in HIDDEN_CURSORS:
-                owner = (cursor.topic.name, None if is_shared else cursor.name)
-                owners.update((bucket.snapshot_id, owner) for bucket in cursor.buckets)
+            owner = (cursor.topic.name, None if is_shared else cursor.name)
+            owners.update((bucket.snapshot_id, owner) for bucket in buckets)
         for snapshot_id, (topic, subscription) in owners.items():
             ranges = tuple(self._ranges([snapshot_id]))
             if ranges:
@@ -229,6 +242,22 @@ class _Planning:
         for cursor in self._catalogue.all_cursors(self._topics(), wanted):
             if wanted is not None or cursor.name not in HIDDEN_CURSORS:
                 yield cursor
+
+    def _read(
+        self, cursors: Iterable[Cursor], read: Callable[[Cursor], T]
+    ) -> Iterator[tuple[Cursor, T]]:
+        """The cursors that can be read so, and what was read. Raises as `DamagedRecords.meet_node`."""
+        for cursor in cursors:
+            try:
+                found = read(cursor)
+            except CorruptRecordError as error:
+                if cursor.path not in self._damaged_nodes:
+                    self._damaged_nodes.add(cursor.path)
+                    self._damaged.meet_node(
+                        *(cursor.topic.name, cursor.name, cursor.path, len(cursor.value)), error
+                    )
+            else:
+                yield cursor, found
 
     def _split(self, ranges: Iterable[EntryRange], *, weight: int = 1) -> Iterator[EntryRange]:
         """Large ones cut into smaller ones. Files that cannot be large are not opened for it."""
@@ -275,7 +304,7 @@ class _Planning:
                 continue
             if self._options.table.name == "corrupt":
                 found = unreadable_files(self._opened, self._bookies, about.ledger_id)
-                self._damages += found
+                self._damaged.damages.extend(found)
             else:
                 check_files(
                     self._opened,

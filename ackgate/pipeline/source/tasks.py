@@ -117,20 +117,22 @@ def _records(bookies: Bookies, task: ReadTask, damaged: DamagedRecords) -> Itera
     )
 
 
-def _record_of_node(task: ReadTask) -> Iterator[StoredRecord]:
-    stored = _state_of_node(task)
+def _record_of_node(task: ReadTask, damaged: DamagedRecords) -> Iterator[StoredRecord]:
+    stored = _state_of_node(task, damaged)
     if stored is not None:
         assert task.node is not None
         yield StoredRecord(-1, stored.record, len(task.node.state or b""), 1)
 
 
-def _state_of_node(task: ReadTask) -> StoredState | None:
+def _state_of_node(task: ReadTask, damaged: DamagedRecords) -> StoredState | None:
     assert task.node is not None
+    assert task.subscription is not None
     try:
         return task.node.stored_state()
     except CorruptRecordError as error:
-        place = f"subscription {task.subscription!r} of {task.topic}: its node"
-        raise type(error)(f"{place}: {error}") from error
+        size = len(task.node.state or b"")
+        damaged.meet_node(task.topic, task.subscription, task.node_path, size, error)
+        return None
 
 
 def _read_messages(
@@ -175,7 +177,7 @@ def _read_cursor_records(
     assert task.subscription is not None
     for ledger_id, records in (
         (task.node.cursor_ledger_id, _records(bookies, task, damaged)),
-        (None, _record_of_node(task)),
+        (None, _record_of_node(task, damaged)),
     ):
         yield from record_rows(
             records,
@@ -193,7 +195,7 @@ def _read_ack_state(
     assert task.subscription is not None
     at = StateAt(options.version, options.at_ms)
     records = (stored.record for stored in _records(bookies, task, damaged))
-    state = state_of(records, _state_of_node(task), at)
+    state = state_of(records, _state_of_node(task, damaged), at)
     if state is not None:
         yield from state_rows(
             state, options.chosen_columns, topic=task.topic, subscription=task.subscription

@@ -1,4 +1,4 @@
-"""A damaged place of a bookie's files, and what it cost.
+"""A damaged place of a bookie's files or of the metadata, and what it cost.
 
 Pure.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Damage:
-    """A stretch of a file that is not what was written."""
+    """A stretch of a file, or a node, that is not what was written."""
 
-    ledger_id: int
+    ledger_id: int | None
+    """None: of a cursor's node, which may not even say its ledger."""
     bookie: str | None
     """The bookie with the damaged copy. None: all copies are alike."""
     file: str

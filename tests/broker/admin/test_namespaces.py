@@ -12,7 +12,6 @@ from tests.broker.admin.conftest import InProcessBroker
 
 NOT_TOLD = {
     "encryption_required",
-    "max_producers_per_topic",
 }
 EIGHT = [f"0x{eighth * 2**29:08x}" for eighth in range(8)] + ["0xffffffff"]
 
@@ -124,7 +123,8 @@ def test_a_namespace_is_made_with_its_policies(broker: InProcessBroker) -> None:
         "message_ttl_in_seconds": 55,
         "delayed_delivery_policies": delayed,
         "dispatcherPauseOnAckStatePersistentEnabled": True,
-        "max_producers_per_topic": None,
+        "max_producers_per_topic": 3,
+        "max_topics_per_namespace": 4,
     }
     assert put(broker, "whole", wanted) == 204
     told = broker.get("namespaces/public/whole")

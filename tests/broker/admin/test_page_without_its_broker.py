@@ -18,6 +18,9 @@ from tests.support.chromium import READY, Chromium, click
 TOPIC: Final = "persistent://public/default/orders"
 MANY: Final = "persistent://public/default/many"
 SUBSCRIPTIONS: Final = 40
+IDLE: Final = "persistent://public/default/idle"
+"""Has no clients, so that nobody loads it after a restart."""
+PAGE_ROWS: Final = 50
 
 LINE: Final = "(document.querySelector('#lost')?.textContent ?? '')"
 LIVE: Final = "document.querySelector('#live').className === 'live'"
@@ -204,6 +207,32 @@ def test_what_is_filtered_focused_and_scrolled_stays(
     assert abs(browser.ask(f"{link}.getBoundingClientRect().top") - top) < 2
     assert browser.ask("document.querySelector('input[type=search]').value") == "many"
     assert "text=many" in browser.ask("location.hash")
+
+
+def test_a_later_page_waits_for_topics_that_are_not_loaded_yet(
+    broker: BrokerProcess, browser: Chromium
+) -> None:
+    admin = BrokerAdmin(broker.admin_url)
+    admin.create_topic(IDLE)
+    for number in range(PAGE_ROWS + 3):
+        admin.create_subscription(IDLE, f"s{number:02}")
+    view_of(broker, browser, "subscriptions?order=subscription&text=idle")
+    browser.until(f"document.querySelector('#summary').textContent.includes('of {PAGE_ROWS + 3}')")
+    browser.ask("document.querySelector('.pager button:last-child').click()")
+    shown = "[...document.querySelectorAll('#rows .named a')].map(a => a.textContent).join()"
+    browser.until(f"{shown} === 's50,s51,s52'")
+    broker.kill()
+    browser.until(LINE, SOON)
+    broker.start()
+    goes_on(browser)
+    browser.until(f"{shown} === ''")
+    assert f"offset={PAGE_ROWS}" in browser.ask("location.hash")
+    assert "not loaded these topics again yet" in browser.ask("document.body.innerText")
+    assert admin.subscriptions(IDLE)
+    browser.until(f"{shown} === 's50,s51,s52'")
+    assert f"offset={PAGE_ROWS}" in browser.ask("location.hash")
+    admin.delete_topic(IDLE)
+    browser.until(f"!location.hash.includes('offset=') && {shown} === ''")
 
 
 def test_a_window_of_a_ledger_stays_as_it_is(broker: BrokerProcess, browser: Chromium) -> None:

@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from pyroaring import BitMap
 
-from ackgate.broker.stats.ledger_acks import FULL
+from ackgate.broker.stats.holes import FULL
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 from tests.support.wire_client import WireClient
@@ -254,6 +254,36 @@ def test_a_partitioned_topic_is_added_up(
         f"persistent://public/default/{topic}-partition-{index}" for index in range(3)
     ]
     assert sum(part["msgInCounter"] for part in stats["partitions"].values()) == 30
+
+
+@pytest.mark.parametrize("path", ["stats", "partitioned-stats"])
+def test_publishers_and_consumers_are_left_out_when_asked(
+    broker: InProcessBroker, pulsar_client: pulsar.Client, path: str
+) -> None:
+    topic = f"long-{path}"
+    if path != "stats":
+        broker.ask("PUT", f"{N}/{topic}/partitions", 2)
+    consumer = pulsar_client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.KeyShared)
+    producer = pulsar_client.create_producer(topic, producer_name="p")
+    producer.send(b"text")
+    consumer.receive(10_000)
+    for asked, publishers, consumers in (
+        ("", 1, 1),
+        ("?excludePublishers=true", 0, 1),
+        ("?excludeConsumers=TRUE", 1, 0),
+        ("?excludePublishers=true&excludeConsumers=true", 0, 0),
+        ("?excludePublishers=false&excludeConsumers=", 1, 1),
+    ):
+        stats = broker.get(f"{N}/{topic}/{path}{asked}")
+        subscription = stats["subscriptions"]["s"]
+        found = (len(stats["publishers"]), len(subscription["consumers"]))
+        assert found == (publishers, consumers), asked
+        assert stats["msgInCounter"] == subscription["msgOutCounter"] == 1
+        assert subscription["unackedMessages"] == 1
+        for part in stats.get("partitions", {}).values():
+            assert bool(part["publishers"]) == bool(publishers)
+    consumer.close()
+    producer.close()
 
 
 def test_names_of_any_script_come_back_as_they_were(

@@ -26,8 +26,9 @@ from ackgate.commands.stats.stored import _Storage, stored_stats
 from ackgate.cursor import MessageLedgers, Position
 from ackgate.described import span
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
-from ackgate.persistence import RecoverySource, SqliteMetadataStore
-from ackgate.persistence.nodes.paths import MANAGED_LEDGERS
+from ackgate.persistence import LedgerOptions, RecoverySource, SqliteMetadataStore
+from ackgate.persistence.nodes.paths import MANAGED_LEDGERS, embedded_topic_path, ledger_path
+from ackgate.persistence.nodes.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
 from ackgate.persistence.offline_storage import opened_ledgers, storage_places
 from ackgate.testing import BrokerProcess
 from tests.broker.admin.conftest import InProcessBroker
@@ -184,6 +185,23 @@ def test_for_people(broker: InProcessBroker, capsys: pytest.CaptureFixture[str])
     (picture, *_) = [line for line in lines if line.startswith("  ledger ")]
     assert "35 of 100 acked, 25 ranges" in picture
     assert max(map(len, lines)) <= 160
+
+
+def test_consumers_are_left_out_when_asked(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["stats", TOPIC, "--url", broker.url, "--subscription", "billing"]
+    assert main([*arguments, "--exclude-consumers"]) == 0
+    text = capsys.readouterr().out
+    assert "  consumers  " not in text
+    assert "no consumer" not in text, "there is one"
+    assert ":10 held by consumer c1 " in text
+    assert main([*arguments, "--exclude-consumers", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert not told["knowsConsumers"]
+    assert told["subscriptions"][0]["stats"]["consumers"] == []
+    assert main(arguments) == 0
+    assert "  consumers  " in capsys.readouterr().out
 
 
 def test_for_programs(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -559,6 +577,57 @@ def test_the_overview_of_files_does_without_what_is_damaged(
     text = capsys.readouterr().out
     assert "not in it: persistent://embedded/default/eu/orders: " in text
     assert "billing" in text
+
+
+async def _keep_open_ledger(directory: Path) -> int:
+    """A topic of one message ledger that nobody closed: five entries, the third of them acked."""
+    async with open_embedded(directory) as storage:
+        writer = await storage.ledger_client.create(LedgerOptions())
+        for _ in range(5):
+            await writer.add_entry(b"message")
+        ledgers = MessageLedgers()
+        ledgers.open_ledger(writer.ledger_id)
+        ledgers.add_entries(writer.ledger_id, 5)
+        start = Position(writer.ledger_id, -1)
+        store = await storage.open_cursor("orders", "billing", ledgers, create_at=start)
+        store.cursor.ack(Position(writer.ledger_id, 2))
+        store.cursor.ack_mixed([(Position(writer.ledger_id, 3), 0b10)])
+        node = TopicNode((MessageLedgerRecord(writer.ledger_id, None, 0, 0, None),))
+        path = embedded_topic_path("orders")
+        await storage.metadata.put(path, encode_topic_node(node), expected_version=None)
+        return writer.ledger_id
+
+
+def test_files_with_an_open_ledger_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its acks are shown, and which ledger it is, and what is wrong with it."""
+    directory = tmp_path / "data"
+    ledger_id = asyncio.run(_keep_open_ledger(directory))
+    (whole,) = stored_stats("orders", data_directory=directory).subscriptions
+    assert whole.picture.ledgers[0].entries == 5
+
+    async def damage() -> None:
+        store = await SqliteMetadataStore.open(directory / "metadata.sqlite")
+        await store.put(ledger_path(ledger_id), b"nonsense", expected_version=None)
+        await store.close()
+
+    asyncio.run(damage())
+    answer = stored_stats("orders", data_directory=directory)
+    (told,) = answer.subscriptions
+    assert told.picture.ledgers[0].entries == 4
+    assert told.ack_state.ranges_live == whole.ack_state.ranges_live == 1
+    assert told.ack_state.recovery is not None
+    assert told.ack_state.recovery.dropped is not None
+    assert told.ack_state.recovery.dropped.is_clean
+    (missing,) = answer.missing
+    assert re.match(rf"message ledger {ledger_id} after its last ack: .*{ledger_id}", missing)
+    assert main(["stats", "orders", "--data-dir", str(directory)]) == 1
+    assert f"not in it: message ledger {ledger_id} after its last ack: " in capsys.readouterr().out
+    assert main(["overview", "--data-dir", str(directory)]) == 1
+    text = capsys.readouterr().out
+    assert "billing" in text
+    assert f"orders message ledger {ledger_id} after its last ack: " in text
 
 
 def test_durations_are_those_of_when_the_overview_was_taken(broker: InProcessBroker) -> None:

@@ -99,9 +99,9 @@ class Work:
             self._client()[1].ack_through(position, mask)
 
     async def give_back(self) -> None:
-        name, client = self._client()
+        _, client = self._client()
         asked = self.random.choice((None, self._some(3)))
-        self.world.subscription(name).redeliver(client.port, asked, None)
+        client.port.redeliver(asked, None)
 
     async def leave(self) -> None:
         name = self.random.choice(("s", "t"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from ackgate.broker.stats.ledger_acks import CELLS_MAX, FULL, LEDGERS_MAX, ack_picture
+from ackgate.broker.stats.holes import CELLS_MAX, FULL, LEDGERS_MAX, ack_picture
 from ackgate.commands.stats.look import ASCII, hole_picture
 from ackgate.cursor import Position
 from ackgate.errors import CallerError

@@ -27,7 +27,7 @@ from tests.support.simulation.metadata import SimulatedMetadataStore
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.topic import Topic
@@ -246,7 +246,9 @@ class _Registry(TopicRegistry):
         super().__init__(services)
         self._on_load = on_load
 
-    async def _load(self, name: TopicName, *, create: bool) -> Topic:
-        topic = await super()._load(name, create=create)
+    async def _load(
+        self, name: TopicName, *, create: bool, properties: Mapping[str, str] | None
+    ) -> Topic:
+        topic = await super()._load(name, create=create, properties=properties)
         self._on_load(topic)
         return topic

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ackgate.broker.topic import Producer
-    from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.replies import MessageOut
@@ -90,7 +89,7 @@ class Observer:
 
     def delivering(self, consumer: Consumer, messages: Sequence[MessageOut]) -> None:
         """Messages are on their way to a consumer."""
-        subscription = _subscription_of(consumer)
+        subscription = consumer.subscription
         topic = _topic_of(subscription)
         facts = self.facts_of(topic)
         acks = facts.subscriptions[subscription.name]
@@ -139,7 +138,7 @@ class Observer:
 
     def acks_arrived(self, consumer: Consumer, commands: Sequence[pb.CommandAck]) -> None:
         """Acks have come to where they are applied."""
-        subscription = _subscription_of(consumer)
+        subscription = consumer.subscription
         facts = self.facts_of(_topic_of(subscription))
         acks = facts.subscriptions[subscription.name]
         epoch = subscription.topic.ledger.owner_epoch
@@ -160,12 +159,12 @@ class Observer:
 
     def acks_applied(self, consumer: Consumer) -> None:
         """They were."""
-        self.limit(_subscription_of(consumer))
-        self.nacks.acked(_subscription_of(consumer))
+        self.limit(consumer.subscription)
+        self.nacks.acked(consumer.subscription)
 
     def given_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         """A consumer wanted these again."""
-        self.nacks.given_back(_subscription_of(consumer), positions or ())
+        self.nacks.given_back(consumer.subscription, positions or ())
 
     def limit(self, subscription: SubscriptionDriver) -> None:
         """Take back promises about what the limits may drop at the next write."""
@@ -249,7 +248,7 @@ class Observer:
 
     def subscribed(self, consumer: Consumer) -> None:
         """A consumer was attached; its subscription may be new."""
-        subscription = _subscription_of(consumer)
+        subscription = consumer.subscription
         store: CursorStore | None = subscription.store
         if store is None or id(store.report) in self._reports:
             return
@@ -411,10 +410,6 @@ def _stays(topic: Topic) -> Callable[[Key], bool]:
 def _has_stopped(store: CursorStore) -> bool:
     """Closed, or somebody else's: whatever is dirty stays so."""
     return store.why_stopped is not None or store.is_closed
-
-
-def _subscription_of(consumer: Consumer) -> SubscriptionDriver:
-    return cast("SubscriptionDriver", consumer.subscription)
 
 
 def _topic_of(subscription: SubscriptionDriver) -> Topic:

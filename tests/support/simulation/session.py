@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from ackgate.broker.topic import Producer
-    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.subscription import Consumer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.proto import pulsar_pb2 as pb

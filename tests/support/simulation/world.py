@@ -149,7 +149,8 @@ class World:
         finally:
             random.setstate(chance)
             logger.removeHandler(handler)
-            logger.level, logger.propagate = before
+            level, logger.propagate = before
+            logger.setLevel(level)  # which forgets what loggers below it have cached
         if self.violation is not None:
             raise self.violation
 

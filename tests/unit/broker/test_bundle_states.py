@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from ackgate.broker.cluster.bundle_states import BundleEvent, BundleState, after
+from ackgate.broker.cluster.bundles import BundleEvent, BundleState, after
 from ackgate.errors import IllegalTransitionError
 
 S, E = BundleState, BundleEvent

@@ -108,7 +108,7 @@ class Life:
         await self.send(3)
         await self.again(self.topic.roll)
         await self.send(3)
-        await self.again(lambda: self.topic.set_properties({"a": "b"}))
+        await self.again(lambda: self.topic.change_properties(lambda _: {"a": "b"}))
         await self.again(self.topic.roll)
         await self.send(2)
         first = self.confirmed[0][0].ledger_id
@@ -340,7 +340,7 @@ async def test_an_owner_of_before_changes_nothing_any_more() -> None:
     old, told = life.topic, life.sink
     await life.open(create=False)
     for step in (
-        lambda: old.set_properties({"who": "the old one"}),
+        lambda: old.change_properties(lambda _: {"who": "the old one"}),
         old.terminate,
         old.delete,
     ):
@@ -373,7 +373,7 @@ async def test_two_who_open_at_once_have_one_owner_between_them() -> None:
         node = await life.node()
         assert node is not None
         assert node.owner_epoch == newest.owner_epoch
-        await newest.set_properties({"a": "b"})
+        await newest.change_properties(lambda _: {"a": "b"})
 
 
 @virtual

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.cluster.bundle_states import BundleState
-from ackgate.broker.cluster.bundles import NamespaceBundles
+from ackgate.broker.cluster.bundles import BundleState, NamespaceBundles
 from ackgate.broker.cluster.namespaces import Namespaces
 from ackgate.broker.cluster.ownership import Ownership
 from ackgate.broker.wire.errors import NotOwnedError, ServiceNotReadyError

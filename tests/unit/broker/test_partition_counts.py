@@ -7,12 +7,16 @@ import asyncio
 import pytest
 
 from ackgate.broker.cluster.partition_counts import (
+    change_partitioned_properties,
     create_partition_count,
+    partitioned_topic_path,
     raise_partition_count,
     read_partition_count,
+    read_partitioned_properties,
+    restore_partition_count,
 )
 from ackgate.broker.wire.names import TopicName
-from ackgate.errors import CallerError, NodeExistsError
+from ackgate.errors import CallerError, CorruptRecordError, NodeExistsError, NoSuchNodeError
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.metadata.memory import MemoryTree
 from tests.support.faults import Fault, FaultPlan, Rule
@@ -57,3 +61,33 @@ async def test_of_two_rises_at_once_none_takes_the_other_back() -> None:
 
 async def test_what_is_not_partitioned_is_not_raised() -> None:
     assert await raise_partition_count(store(), TOPIC, 6) == 0
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_properties_stay_whatever_becomes_of_the_number(fault: Fault) -> None:
+    metadata = store(Rule(fault, "metadata.put"))
+    await create_partition_count(metadata, TOPIC, 4, {"a": "b"})
+    await raise_partition_count(metadata, TOPIC, 6)
+    await change_partitioned_properties(metadata, TOPIC, lambda present: {**present, "c": "d"})
+    await restore_partition_count(metadata, TOPIC, 8)
+    assert await read_partition_count(metadata, TOPIC) == 8
+    assert await read_partitioned_properties(metadata, TOPIC) == {"a": "b", "c": "d"}
+
+
+async def test_a_number_is_restored_where_there_is_no_node() -> None:
+    metadata = store()
+    assert await read_partitioned_properties(metadata, TOPIC) == {}
+    with pytest.raises(NoSuchNodeError):
+        await change_partitioned_properties(metadata, TOPIC, lambda _: {"a": "b"})
+    await restore_partition_count(metadata, TOPIC, 3)
+    assert await read_partition_count(metadata, TOPIC) == 3
+    assert await read_partitioned_properties(metadata, TOPIC) == {}
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"7", b"{}", b'{"partitions": "x"}'])
+async def test_a_node_that_makes_no_sense_is_named(value: bytes) -> None:
+    metadata = store()
+    await metadata.create(partitioned_topic_path(TOPIC), value)
+    for read in (read_partition_count, read_partitioned_properties):
+        with pytest.raises(CorruptRecordError, match="partitioned-topics"):
+            await read(metadata, TOPIC)

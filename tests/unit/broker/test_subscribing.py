@@ -21,9 +21,15 @@ from ackgate.config.broker import BrokerSettings
 from ackgate.config.settings import Settings
 from ackgate.cursor import EARLIEST, Position
 from ackgate.dispatcher import KeySharedMode
-from ackgate.errors import ConsumerAssignError, ConsumerBusyError, MetadataStoreError
+from ackgate.errors import (
+    ConsumerAssignError,
+    ConsumerBusyError,
+    CorruptRecordError,
+    MetadataStoreError,
+)
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.messages.frame import seal_entry
+from ackgate.subscription import EntryRead
 from ackgate.testing import MemoryLedgerClient
 from tests.support.bare_broker import bare_broker
 from tests.support.faults import Fault, Rule
@@ -39,7 +45,7 @@ from tests.unit.broker.test_topic_races import (
 
 if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
-    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.subscription import Consumer
 
 READER = SubscribeRequest(
     NAME, "r", 7, SubscriptionType.EXCLUSIVE, "c", is_durable=False, start_position=EARLIEST
@@ -228,10 +234,37 @@ def test_a_bug_in_a_read_does_not_end_reading(monkeypatch: pytest.MonkeyPatch) -
         consumer.flow(10)
         await asyncio.sleep(0.1)
         subscription = topic.subscriptions["r"]
-        assert subscription.why_unread == "RuntimeError('a bug')"
+        assert subscription.runtime.why_unread == "RuntimeError('a bug')"
         await asyncio.sleep(10)
         assert subscription.bytes_out > 0
-        assert not subscription.why_unread
+        assert not subscription.runtime.why_unread
+
+    run(main())
+
+
+def test_an_entry_that_cannot_be_parsed_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Damaged(EntryRead):
+        @property
+        def message_count(self) -> int:
+            raise CorruptRecordError("no metadata")
+
+    async def main() -> None:
+        topic = await World().registry.topic(NAME, create=True)
+        last = await publish(topic, 1)
+        reads = topic.ledger.reads
+
+        async def read(_: Any) -> Any:
+            return [Damaged(last)]
+
+        monkeypatch.setattr(type(reads), "cached", lambda *_: None)
+        monkeypatch.setattr(reads, "read", read)
+        consumer, _ = await attach(topic, READER)
+        consumer.flow(10)
+        await asyncio.sleep(5)
+        assert topic.subscriptions["r"].runtime.why_unread == "no metadata"
+        assert caplog.text.count("read failed: no metadata") == 1
 
     run(main())
 

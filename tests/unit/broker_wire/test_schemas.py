@@ -13,10 +13,10 @@ import pytest
 from ackgate.broker.admin.schemas import schema_in
 from ackgate.broker.schemas.compatibility import (
     check_compatible,
-    check_definition,
     check_reader,
     is_same,
 )
+from ackgate.broker.schemas.definitions import check_definition
 from ackgate.broker.schemas.registry import DEFINITION_BYTES_MAX, SchemaRegistry
 from ackgate.broker.schemas.versions import (
     READS_AT_ONCE_MAX,

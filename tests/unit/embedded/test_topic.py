@@ -18,6 +18,7 @@ from ackgate.dispatcher import DispatchLimits
 from ackgate.errors import (
     ClosedHandleError,
     ConsumerBusyError,
+    InternalError,
     MetadataStoreError,
     PersistTimeoutError,
     StorageError,
@@ -551,6 +552,23 @@ async def test_ack_that_does_not_become_durable_raises_and_is_kept() -> None:
 
 async def failing(*_: object, **__: object) -> int:
     raise MetadataStoreError("the disk is full")
+
+
+async def test_ack_raises_at_once_when_a_bug_has_ended_all_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def create(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    disk = Disk()
+    async with disk.opened() as storage:
+        topic = await storage.topic("orders")
+        sub = await topic.subscribe("billing")
+        consumer = sub.attach("alice")
+        positions = await topic.publish([b"order"])
+        monkeypatch.setattr(disk.client, "create", create)
+        with pytest.raises(InternalError, match="a bug"):
+            await consumer.ack(*positions)
 
 
 async def test_a_directory_keeps_all_of_it(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from ackgate.errors import LedgerFencedError
 from ackgate.persistence import BookieLedgerClient, DigestType, LedgerOptions, LedgerState
+from ackgate.persistence.bookies.bookie import Bookie
 from ackgate.persistence.bookies.settings import AuditSettings
 from ackgate.persistence.ledgers.auditor import LedgerAudit
-from ackgate.persistence.ledgers.rewrite import rewrite
 from tests.unit.ledgers.conftest import World, avro_records
 
 MakeWorld = Callable[..., World]
@@ -281,11 +281,13 @@ async def test_a_ledger_deleted_meanwhile_leaves_nothing_behind(
     other = await world.start()
     auditor = client.auditor()
 
+    rewrite = Bookie.rewrite
+
     async def deleted_first(*args: Any) -> None:
         await other.delete(ledger_id)
         await rewrite(*args)
 
-    monkeypatch.setattr("ackgate.persistence.ledgers.auditor.rewrite", deleted_first)
+    monkeypatch.setattr(Bookie, "rewrite", deleted_first)
     found = await auditor.audit_ledger(ledger_id, is_repair=True)
     assert found.is_deleted
     assert found.is_whole

@@ -162,3 +162,72 @@ async def _store_later(root: Path) -> tuple[int, int]:
         path = delivery_journal_path("embedded", "default", "orders")
         await storage.metadata.put(path, encode_journal_node(node), expected_version=None)
     return snapshot_id, journal_id
+
+
+def damage_node(root: Path, subscription: str, value: bytes) -> str:
+    """One more cursor, whose node holds this."""
+    path = cursor_path(PATH, subscription)
+
+    async def put() -> None:
+        async with open_embedded(root) as storage:
+            await storage.metadata.put(path, value, expected_version=None)
+
+    asyncio.run(put())
+    return path
+
+
+WHOLE_NODE = encode_cursor_node(CursorNode(1, None, None, {}), Packing())
+
+
+@pytest.mark.parametrize("table", ["cursor_records", "ack_state", "delayed_index"])
+@pytest.mark.parametrize("value", [b"", b"no node", WHOLE_NODE[:-1]])
+def test_a_damaged_node_costs_its_own_cursor_only(tmp_path: Path, table: str, value: bytes) -> None:
+    store_cursor(tmp_path, [snapshot(1, range(20, 30))])
+    whole = read_table(tmp_path, table)
+    path = damage_node(tmp_path, "audit", value)
+
+    with pytest.raises(
+        CorruptRecordError,
+        match=rf"subscription 'audit' of persistent://embedded/default/orders: its node: {path}: ",
+    ):
+        read_table(tmp_path, table)
+
+    assert read_table(tmp_path, table, onCorrupt="skip") == whole
+    (row,) = read_table(tmp_path, "corrupt")
+    assert (row["ledger_id"], row["file"]) == (None, f"node {path}")
+    assert (row["offset"], row["end_offset"], row["entries_lost"]) == (0, len(value), 0)
+    assert row["why"]
+    assert read_table(tmp_path, table, subscription="billing") == whole
+
+
+@pytest.mark.parametrize("mode", ["fail", "skip"])
+def test_a_node_of_a_later_version_is_named_and_never_skipped(tmp_path: Path, mode: str) -> None:
+    store_cursor(tmp_path, [snapshot(1, range(20, 30))])
+    later = seal(RecordKind.NODE, b"whatever it holds", Packing(), format_version=LATER)
+    path = damage_node(tmp_path, "audit", later)
+    with pytest.raises(UnknownFormatError, match=rf"its node: {path}: .* format {LATER}"):
+        read_table(tmp_path, "ack_state", onCorrupt=mode)
+
+
+def test_a_damaged_state_in_a_node_leaves_the_ledger(tmp_path: Path) -> None:
+    store_cursor(tmp_path, [snapshot(2, range(20, 30))], state=snapshot(1, range(5))[:-1])
+    path = cursor_path(PATH, "billing")
+    for table in ("cursor_records", "ack_state"):
+        with pytest.raises(CorruptRecordError, match=rf"its node: {path}: "):
+            read_table(tmp_path, table)
+    [record] = read_table(tmp_path, "cursor_records", onCorrupt="skip")
+    assert (record["place"], record["version"]) == ("ledger", 2)
+    assert {row["version"] for row in read_table(tmp_path, "ack_state", onCorrupt="skip")} == {2}
+    (row,) = read_table(tmp_path, "corrupt")
+    assert (row["ledger_id"], row["file"]) == (None, f"node {path}")
+
+
+def test_a_damaged_name_of_a_bucket_in_a_node(tmp_path: Path) -> None:
+    key = bucket_key(Position(7, 0), Position(7, 9))
+    store_cursor(tmp_path, None, cursor_properties={key: "no ledger"})
+    path = cursor_path(PATH, "billing")
+    with pytest.raises(CorruptRecordError, match=rf"its node: {path}: property .*no ledger"):
+        read_table(tmp_path, "delayed_index")
+    assert read_table(tmp_path, "delayed_index", onCorrupt="skip") == []
+    (row,) = read_table(tmp_path, "corrupt")
+    assert row["file"] == f"node {path}"

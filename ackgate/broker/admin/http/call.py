@@ -25,7 +25,6 @@ from ackgate.broker.wire import (
     TopicNotFoundError,
     check_subscription_name,
 )
-from ackgate.cursor import EARLIEST, ENTRY_ID_MAX, LATEST, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
@@ -37,13 +36,14 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.broker.wire import Connection, Entry
     from ackgate.config.settings import Settings
+    from ackgate.cursor import Position
     from ackgate.network import CertificateFile, ReloadedTls, Urls
     from ackgate.persistence.bookkeeper import BookKeeperClient
 
 JSON_TYPE: Final = "application/json"
 
 PROPERTIES_MAX: Final = 100
-"""Properties of one subscription or namespace; a metadata node stores them."""
+"""Properties of one subscription, topic or namespace; a metadata node stores them."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _EXACT_IN_DOUBLE: Final = 2**53
@@ -198,10 +198,6 @@ class AdminBroker(Protocol):
         """
 
     @property
-    def connection_count(self) -> int:
-        """Connections of the binary protocol."""
-
-    @property
     def started_at(self) -> float:
         """Start time in seconds since 1970."""
 
@@ -260,9 +256,9 @@ class Call:
         if not await self.broker.services.namespaces.exists(self.namespace_name):
             raise RefusedError(404, "Namespace does not exist")
 
-    async def topic(self) -> Topic:
-        """The topic in the path, loaded."""
-        return await self.loaded(self.topic_name)
+    async def topic(self, *, create: bool = False) -> Topic:
+        """The topic in the path, loaded. Raises as `loaded`."""
+        return await self.loaded(self.topic_name, create=create)
 
     async def topic_here(self) -> Topic:
         """As `topic`, but refuse (421) a topic of another broker, with that broker's address.
@@ -274,11 +270,14 @@ class Call:
         except NotOwnedError as error:
             raise RefusedError(421, f"broker {error.web.any} serves this topic") from None
 
-    async def loaded(self, name: TopicName) -> Topic:
-        """A topic, loaded. Raises an error if it does not exist, or another broker serves it."""
+    async def loaded(self, name: TopicName, *, create: bool = False) -> Topic:
+        """A topic, loaded. Raises an error if it does not exist, or another broker serves it.
+
+        `create`: make one that does not exist where topics may be made by being asked for.
+        """
         await self.require_here(name)
         try:
-            return await self.broker.registry.topic(name, create=False)
+            return await self.broker.registry.topic(name, create=create)
         except TopicNotFoundError:
             raise topic_not_found(name) from None
 
@@ -291,17 +290,25 @@ class Call:
         """The subscription in the path."""
         return subscription_of(await self.topic(), self.subscription_name)
 
-    async def partitions(self) -> list[TopicName]:
+    async def partitions(self, *, create: bool = False) -> list[TopicName]:
         """The partitions of the topic in the path; empty if it is not partitioned.
 
-        Raises `RefusedError` if the topic does not exist.
+        Raises `RefusedError` if the topic does not exist. `create`: as of `loaded`.
         """
         name = self.topic_name
         try:
-            count = await self.broker.registry.partition_count(name, create=False)
+            count = await self.broker.registry.partition_count(name, create=create)
         except TopicNotFoundError:
             raise topic_not_found(name) from None
         return [name.partition(index) for index in range(count)]
+
+    async def refuse_partitioned(self, reason: str) -> None:
+        """Raise `RefusedError` (405, with this reason) if the topic in the path is partitioned.
+
+        Raises as `partitions`.
+        """
+        if await self.partitions():
+            raise RefusedError(405, reason)
 
     @property
     def tail(self) -> str:
@@ -353,7 +360,7 @@ class Call:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise RefusedError(400, f"the body is {_shown(value)}, which is not an object")
+            raise RefusedError(400, f"the body is {shown(value)}, which is not an object")
         return value
 
 
@@ -368,12 +375,12 @@ def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
         case float() if value.is_integer() and abs(value) < _EXACT_IN_DOUBLE:
             return int(value)
     if type(value) is not int:
-        raise RefusedError(400, f"{what} is {_shown(value)}, which is not an integer")
+        raise RefusedError(400, f"{what} is {shown(value)}, which is not an integer")
     return value
 
 
 def properties_in(value: object) -> dict[str, str]:
-    """Properties of a subscription or namespace in JSON; none for None. Raises `RefusedError`."""
+    """Properties of a subscription, topic or namespace in JSON; none for None. Raises `RefusedError`."""
     if value is None:
         return {}
     if (
@@ -400,53 +407,19 @@ async def entry_of(topic: Topic, position: Position) -> Entry:
     return await topic.ledger.reads.read_one(position)
 
 
-class CursorTarget(NamedTuple):
-    """A new position for a cursor: Pulsar's ``ResetCursorData``."""
-
-    position: Position
-    is_excluded: bool
-    """Whether the cursor moves behind the entry, and not to it."""
-    batch_index: int
-    """Index in the entry's batch; -1: the whole entry."""
-
-    @classmethod
-    def read(cls, value: Any) -> CursorTarget:  # noqa: ANN401 - JSON
-        """Read it from a request's body. Raises `RefusedError` if that is not a position."""
-        if not isinstance(value, dict):
-            raise RefusedError(400, 'expected {"ledgerId": ..., "entryId": ...}')
-        ledger_id, entry_id = (_member(value, key) for key in ("ledgerId", "entryId"))
-        return cls(
-            position=_position(ledger_id, entry_id),
-            is_excluded=value.get("excluded", value.get("isExcluded", False)) is True,
-            batch_index=_member({"batchIndex": -1, **value}, "batchIndex"),
-        )
-
-
-def _position(ledger_id: int, entry_id: int) -> Position:
-    """A position from the Java client, where (-1, -1) is `EARLIEST`, (2^63-1, 2^63-1) `LATEST`."""
-    if ledger_id < 0:
-        return EARLIEST
-    if ledger_id >= LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX:
-        return LATEST if ledger_id >= LEDGER_ID_MAX else Position(ledger_id, ENTRY_ID_MAX)
-    return Position(ledger_id, max(entry_id, -1))
-
-
-def _member(value: Mapping[str, Any], key: str) -> int:
-    return integer_in(value.get(key), key)
-
-
 def _integer(name: str, text: str, least: int) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
-        raise RefusedError(400, f"{name} is {_shown(text)}, which is not an integer")
+        raise RefusedError(400, f"{name} is {shown(text)}, which is not an integer")
     if len(digits) > 19:
-        raise RefusedError(400, f"{name} is {_shown(text)}, which has more than 19 digits")
+        raise RefusedError(400, f"{name} is {shown(text)}, which has more than 19 digits")
     number = int(text)
     if number < least:
         raise RefusedError(400, f"{name} is {number}, at least {least} is expected")
     return number
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value of a client's for a reason: at most 80 characters of it."""
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "..."

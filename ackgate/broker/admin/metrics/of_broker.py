@@ -15,13 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import ackgate
-from ackgate.broker.admin.metrics.tables import (
-    Distribution,
-    Metric,
-    MetricTable,
-    reader,
-    rows_of,
-)
+from ackgate.broker.admin.metrics.tables import Distribution, Metric, MetricTable, reader, rows_of
 from ackgate.broker.topic import BOUNDS_SECONDS
 from ackgate.network import HANDSHAKE_FAILURES
 from ackgate.persistence.ledgers.client import BookieLedgerClient
@@ -67,10 +61,6 @@ class Figures:
         self.throughput_out += topic.msg_throughput_out
 
 
-def _uptime_seconds(figures: Figures) -> float:
-    return time.time() - figures.broker.started_at
-
-
 def _workers_scraped(figures: Figures) -> float | None:
     return None if figures.broker.worker is None else figures.workers_scraped
 
@@ -111,14 +101,6 @@ def _process(figures: Figures) -> _Process:
     )
 
 
-def _brokers(figures: Figures) -> float:
-    return len(figures.broker.ownership.view.brokers)
-
-
-def _bundles_owned(figures: Figures) -> float:
-    return len(figures.broker.ownership.owned)
-
-
 BROKER: Final = MetricTable(
     "Broker",
     "`cluster`",
@@ -135,13 +117,18 @@ BROKER: Final = MetricTable(
             ("throughput_out", "pulsar_broker_throughput_out", "Bytes delivered", "per second"),
             ("storage_bytes", "pulsar_broker_storage_size", "Stored messages", "bytes"),
             ("backlog", "pulsar_broker_msg_backlog", "Entries not acked, over all subscriptions"),
-            (
-                "broker.connection_count",
-                "pulsar_active_connections",
-                "Connections of the binary protocol",
-            ),
         ),
-        Metric("ackgate_uptime_seconds", "Time since the start", _uptime_seconds, unit="seconds"),
+        Metric(
+            "pulsar_active_connections",
+            "Connections of the binary protocol",
+            lambda figures: len(figures.broker.connections),
+        ),
+        Metric(
+            "ackgate_uptime_seconds",
+            "Time since the start",
+            lambda figures: time.time() - figures.broker.started_at,
+            unit="seconds",
+        ),
         Metric(
             "ackgate_workers_scraped",
             "Workers whose metrics are in this answer, of a broker with several",
@@ -184,15 +171,19 @@ BROKER: Final = MetricTable(
                 "Connections that are not read until there is memory",
             ),
         ),
-        Metric("ackgate_brokers", "Live brokers of the cluster", _brokers),
-        Metric("ackgate_bundles_owned", "Bundles that this broker owns", _bundles_owned),
+        Metric(
+            "ackgate_brokers",
+            "Live brokers of the cluster",
+            lambda figures: len(figures.broker.ownership.view.brokers),
+        ),
+        Metric(
+            "ackgate_bundles_owned",
+            "Bundles that this broker owns",
+            lambda figures: len(figures.broker.ownership.owned),
+        ),
         *rows_of(
             "broker.ownership",
-            (
-                "acquired",
-                "ackgate_bundles_acquired_total",
-                "Bundles that this broker has acquired",
-            ),
+            ("acquired", "ackgate_bundles_acquired_total", "Bundles that this broker has acquired"),
             (
                 "sessions_lost",
                 "ackgate_sessions_lost_total",
@@ -230,11 +221,7 @@ BROKER: Final = MetricTable(
                 "ackgate_waits_reads_completed_total",
                 "Reads whose entries came, or whose gate opened",
             ),
-            (
-                "expired",
-                "ackgate_waits_reads_expired_total",
-                "Reads whose deadline came first",
-            ),
+            ("expired", "ackgate_waits_reads_expired_total", "Reads whose deadline came first"),
             (
                 "purged",
                 "ackgate_waits_reads_purged_total",
@@ -285,18 +272,9 @@ LATENCIES: Final = MetricTable(
             )
             for name, meaning in (
                 ("publish", "Entries: from the arrival of the frame to its receipt"),
-                (
-                    "dispatch",
-                    "Entries: from when they could be read to their connection's output",
-                ),
-                (
-                    "persist",
-                    "Durable writes of subscriptions' ack states, from their start",
-                ),
-                (
-                    "receipt",
-                    "Acks that got the receipt they asked for, from the frame's arrival",
-                ),
+                ("dispatch", "Entries: from when they could be read to their connection's output"),
+                ("persist", "Durable writes of subscriptions' ack states, from their start"),
+                ("receipt", "Acks that got the receipt they asked for, from the frame's arrival"),
             )
         ),
         Metric(

@@ -101,7 +101,8 @@ async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
             raise RefusedError(
                 400, f"only the first {MERGED_ROWS_MAX} rows of a cluster are sorted"
             )
-        path = f"{_OVERVIEW}?{urlencode(_asked(first, viewer))}"
+        asked = {**_as_seen_by(viewer), "here": "true", **first.parameters}
+        path = f"{_OVERVIEW}?{urlencode(asked)}"
         answers = await asyncio.gather(
             broker.overview.page(first, place, is_visible),
             *(_of_broker(call, each, path) for each in others),
@@ -157,21 +158,12 @@ async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAns
     return answer
 
 
-def _asked(query: OverviewQuery, viewer: ClientIdentity | None) -> dict[str, object]:
-    """The query for another broker. This broker sends it, so it has to be a superuser there."""
-    asked: dict[str, object] = {}
-    if viewer is not None:
-        asked["role"] = viewer.principal.role
-        if viewer.original is not None:
-            asked["originalRole"] = viewer.original.role
-    return asked | {
-        "here": "true",
-        "text": query.text,
-        "state": ",".join(sorted(severity.value for severity in query.severities)),
-        "order": query.order.value,
-        "reversed": str(query.is_reversed).lower(),
-        "rows": query.rows_max,
-    }
+def _as_seen_by(viewer: ClientIdentity | None) -> dict[str, str]:
+    """Whose eyes another broker is asked with. This broker asks, so it has to be a superuser there."""
+    if viewer is None:
+        return {}
+    asked = {"role": viewer.principal.role}
+    return asked if viewer.original is None else {**asked, "originalRole": viewer.original.role}
 
 
 def _query(call: Call) -> OverviewQuery:

@@ -27,9 +27,8 @@ from tests.support.faulty_ledgers import FaultyLedgerClient
 
 if TYPE_CHECKING:
     from ackgate.broker.topic import Producer
-    from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.registry import TopicRegistry
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.ports import SessionPort
 

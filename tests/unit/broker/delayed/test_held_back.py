@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ackgate.broker.cluster.policies import namespace_policy_path, topic_policy_path
-from ackgate.broker.stats.delayed import delayed_state
+from ackgate.broker.stats.take import delayed_state
 from ackgate.broker.wire.requests import SubscriptionType
 from tests.support.bare_broker import loop_clock_ms
 from tests.support.virtual_time import run_in_virtual_time

@@ -32,9 +32,8 @@ from tests.support.topic_replay import TopicReplay
 if TYPE_CHECKING:
     from ackgate.broker.journal.writer import JournalStatistics
     from ackgate.broker.topic import Producer
-    from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.registry import TopicRegistry
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.ports import SessionPort
     from ackgate.persistence.deliveries.columns import DeliveryEvent

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from ackgate.broker.journal import notes as forms
 from ackgate.broker.journal.note_columns import columns_of_notes, masks_after
 from ackgate.broker.journal.notes import (
     DispatchedNote,
@@ -69,13 +68,12 @@ class Notes:
 
     def row(self) -> Note:
         columns = {"subscription": self._name(), "version": 4, "detail": Skipped(Position(1, 2), 3)}
-        return RowNote(forms.ROW, 1, self.time_us, EventKind.RESET, columns)
+        return RowNote(1, self.time_us, EventKind.RESET, columns)
 
     def published(self) -> Note:
         count = self.random.randint(1, 4)
         names = self.random.choice((["p"], [self._name() for _ in range(count)]))
         return PublishedNote(
-            forms.PUBLISHED,
             count,
             self.time_us,
             Position(7, self.random.randint(0, 9)),
@@ -90,7 +88,6 @@ class Notes:
     def dispatched(self) -> Note:
         count = self.random.randint(1, 4)
         return DispatchedNote(
-            forms.DISPATCHED,
             count,
             self.time_us,
             self._name(),
@@ -105,7 +102,6 @@ class Notes:
     def whole_acks(self) -> Note:
         count = self.random.randint(1, 4)
         return WholeAcksNote(
-            forms.WHOLE_ACKS,
             count,
             self.time_us,
             self._name(),
@@ -124,16 +120,16 @@ class Notes:
             for _ in range(self.random.randint(1, 3))
         ]
         count = len(whole) + len(parts)
-        return MixedAcksNote(forms.MIXED_ACKS, count, self.time_us, "s", None, whole, parts, 5)
+        return MixedAcksNote(count, self.time_us, "s", None, whole, parts, 5)
 
     def nacked(self) -> Note:
         spans = [Span(1, 0, self.random.randint(1, 3)), Span(2, 4, 5)]
         count = sum(span.stop - span.start for span in spans)
         masks = self.random.choice(({}, {Position(2, 4): 6}))
-        return NackedNote(forms.NACKED, count, self.time_us, "s", "c#1", "asked", spans, masks)
+        return NackedNote(count, self.time_us, "s", "c#1", "asked", spans, masks)
 
     def dropped(self) -> Note:
-        return DroppedNote(forms.DROPPED, 1, self.time_us, [self.random.randint(1, 99)])
+        return DroppedNote(1, self.time_us, [self.random.randint(1, 99)])
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -149,7 +145,6 @@ def test_notes_together_are_what_each_is_by_itself(seed: int) -> None:
 
 def test_the_columns_of_one_of_each() -> None:
     replay = DispatchedNote(
-        forms.DISPATCHED,
         3,
         5,
         "s",
@@ -165,7 +160,6 @@ def test_the_columns_of_one_of_each() -> None:
     assert [event.unacked_indexes for event in events] == [None, b"\x02", None]
     assert [event.entry_id for event in events] == [0, 1, 2]
     published = PublishedNote(
-        forms.PUBLISHED,
         2,
         5,
         Position(7, 3),

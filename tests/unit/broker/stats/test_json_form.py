@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from ackgate.broker.stats.ack_state import AckState, GateForecast
-from ackgate.broker.stats.json_form import from_json, key_of, to_json
-from ackgate.broker.stats.ledger_acks import AckPicture, LedgerAcks
+from ackgate.broker.stats.holes import AckPicture, LedgerAcks
+from ackgate.broker.stats.values import from_json, key_of, to_json
 from ackgate.cursor import CursorStatistics, Position
 from ackgate.dispatcher import Gate, GateSettings
 from ackgate.errors import CorruptRecordError

@@ -11,11 +11,15 @@ import pytest
 
 from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
 from ackgate.broker.stats.ack_state import AckState, GateForecast
-from ackgate.broker.stats.delayed import DelayedState, NackStatistics
-from ackgate.broker.stats.holes import EntryState, Hole
-from ackgate.broker.stats.json_form import from_json, to_json
-from ackgate.broker.stats.ledger_acks import FULL, AckPicture, LedgerAcks
-from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
+from ackgate.broker.stats.holes import FULL, AckPicture, EntryState, Hole, LedgerAcks
+from ackgate.broker.stats.values import (
+    ConsumerStats,
+    DelayedState,
+    NackStatistics,
+    SubscriptionStats,
+    from_json,
+    to_json,
+)
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer, answer_json
 from ackgate.commands.stats.look import ASCII, Look
 from ackgate.commands.stats.view import render

@@ -1,17 +1,26 @@
-"""Is an Avro definition valid?
+"""Is a schema's definition valid for its type?
 
-Pure. The rules of Avro's Java library (1.11, by which Pulsar accepts definitions), as far as comparing two
-schemas does without them. Earlier releases stored definitions that break these rules; such ones are still
+Pure. Of Avro the rules of its Java library (1.11, by which Pulsar accepts definitions), as far as comparing
+two schemas does without them. Earlier releases stored definitions that break these rules; such ones are still
 compared, and only a new one is checked. Avro's comments in JSON are not taken.
+
+The definition of a PROTOBUF_NATIVE schema is a JSON object of Pulsar's: the files with the message type and
+all that it uses, as a ``FileDescriptorSet`` in base64, and which of them is the one. That the files fit
+together is not checked.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, Never
 
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
+
 from ackgate.broker.schemas.avro_compatibility import PRIMITIVES, full_name, parse
-from ackgate.broker.wire import IncompatibleSchemaError
+from ackgate.broker.schemas.compatibility import AVRO_DEFINED, key_and_value
+from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,9 +32,44 @@ FIXED_BYTES_MAX: Final = 2**31 - 9
 
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _ORDERS: Final = frozenset({"ASCENDING", "DESCENDING", "IGNORE"})
+_WITHOUT_DEFINITION: Final = frozenset(
+    {
+        SchemaType.BOOLEAN,
+        SchemaType.INT8,
+        SchemaType.INT16,
+        SchemaType.INT32,
+        SchemaType.INT64,
+        SchemaType.FLOAT,
+        SchemaType.DOUBLE,
+        SchemaType.DATE,
+        SchemaType.TIME,
+        SchemaType.TIMESTAMP,
+        SchemaType.INSTANT,
+        SchemaType.LOCAL_DATE,
+        SchemaType.LOCAL_TIME,
+        SchemaType.LOCAL_DATE_TIME,
+    }
+)
 
 
-def check(definition: bytes) -> AvroType:
+def check_definition(schema: Schema) -> None:
+    """Raise `IncompatibleSchemaError` if the definition is not valid for its type, as in Pulsar."""
+    if schema.type in AVRO_DEFINED:
+        if _check_avro(schema.definition).kind == "union" and schema.type is SchemaType.AVRO:
+            raise IncompatibleSchemaError("an AVRO schema is not a union")
+    elif schema.type is SchemaType.KEY_VALUE:
+        for part in key_and_value(schema):
+            check_definition(part)
+    elif schema.type is SchemaType.PROTOBUF_NATIVE:
+        _check_message_type(schema.definition)
+    elif schema.type is SchemaType.STRING:
+        if schema.definition not in {b"", b"null"}:  # old Python clients send the latter
+            raise IncompatibleSchemaError("a STRING schema has no definition")
+    elif schema.type in _WITHOUT_DEFINITION and schema.definition:
+        raise IncompatibleSchemaError(f"a schema of type {schema.type.name} has no definition")
+
+
+def _check_avro(definition: bytes) -> AvroType:
     """Parse a definition that keeps all rules. Raises `IncompatibleSchemaError` naming what is wrong."""
     try:
         text = definition.decode()
@@ -131,3 +175,37 @@ def _check_unique(names: list[str], what: str) -> None:
         if name in seen:
             _refuse(f"{what} {name} is there twice")
         seen.add(name)
+
+
+# ---- PROTOBUF_NATIVE
+
+
+def _check_message_type(definition: bytes) -> None:
+    try:
+        given = json.loads(definition)
+        files = FileDescriptorSet.FromString(
+            base64.b64decode(given["fileDescriptorSet"], validate=True)
+        )
+        file_name, name = given["rootFileDescriptorName"], given["rootMessageTypeName"]
+        is_there = any(
+            _has_message_type(each, name) for each in files.file if each.name == file_name
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DecodeError) as error:
+        raise IncompatibleSchemaError(f"not a PROTOBUF_NATIVE schema: {error!r:.200}") from None
+    if not is_there:
+        raise IncompatibleSchemaError(
+            f"not a PROTOBUF_NATIVE schema: no message type {name!r:.80} in {file_name!r:.80}"
+        )
+
+
+def _has_message_type(file: FileDescriptorProto, name: str) -> bool:
+    inside: FileDescriptorProto | DescriptorProto = file
+    for part in name.removeprefix(f"{file.package}." if file.package else "").split("."):
+        types = (
+            inside.message_type if isinstance(inside, FileDescriptorProto) else inside.nested_type
+        )
+        found = next((each for each in types if each.name == part), None)
+        if found is None:
+            return False
+        inside = found
+    return True

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import CELLS_MAX
-from ackgate.commands.pulsar.view import (
+from ackgate.commands.pulsar_view import (
     LEDGER_HEAD,
     LEDGERS_HEAD,
     cursor_json,

@@ -1,1 +1,0 @@
-"""``ackgate pulsar``: a real Pulsar cluster, looked at read-only, for people and for programs."""
