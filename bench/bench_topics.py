@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ackgate.broker.topic import Producer
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.requests import InitialPosition, ProducerRequest
+from ackgate.broker.wire.requests import InitialPosition, ProducerRequest, SentEntry
 from ackgate.cursor import Position
 from bench.brokers import in_this_process
 from bench.usage import resident_bytes
@@ -75,7 +75,7 @@ async def _make_dirty(topics: list[Topic]) -> float:
         producer = Producer(topic, cast("SessionPort", _Deaf()), request, "bench")
         metadata = pb.MessageMetadata()
         for sequence_id in range(ENTRIES_PER_TOPIC):
-            producer.publish(sequence_id, 0, 1, b"\x00\x00\x00\x00", metadata)
+            producer.publish(SentEntry(sequence_id, 0, 1, b"\x00\x00\x00\x00", metadata))
     while any(topic.ledger.pending_adds for topic in topics):  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0.001)
     began = time.perf_counter()

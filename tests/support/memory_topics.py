@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.names import NamespaceName, TopicName
     from ackgate.broker.wire.ports import SessionPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.requests import ProducerRequest, SubscribeRequest
+    from ackgate.broker.wire.requests import ProducerRequest, SentEntry, SubscribeRequest
 
 LEDGER_ID = 7
 
@@ -176,19 +176,10 @@ class MemoryProducer:
     def delay_refused(self) -> None:
         """None is."""
 
-    def publish(
-        self,
-        sequence_id: int,
-        highest_sequence_id: int,
-        num_messages: int,
-        entry: bytes,
-        metadata: pb.MessageMetadata,
-        deliver_at_ms: int = 0,
-    ) -> None:
+    def publish(self, sent: SentEntry) -> None:
         """Keep the entry."""
-        del deliver_at_ms, metadata
-        assert num_messages >= 1
-        self.topic.append(self, (sequence_id, highest_sequence_id), entry)
+        assert sent.message_count >= 1
+        self.topic.append(self, (sent.sequence_id, sent.highest_sequence_id), sent.entry)
 
     async def close(self) -> None:
         """Detach."""

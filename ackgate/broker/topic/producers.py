@@ -30,8 +30,7 @@ from ackgate.network import NOWHERE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from ackgate.broker.wire import ProducerRequest, SessionPort
-    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire import ProducerRequest, SentEntry, SessionPort
     from ackgate.config.delayed import DelayedDeliveryPolicy
     from ackgate.network import Urls
 
@@ -53,16 +52,7 @@ class PublishedTopic(Protocol):
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
         """The delayed delivery policy in effect."""
 
-    def publish(
-        self,
-        producer: Producer,
-        sequence_id: int,
-        highest_sequence_id: int,
-        num_messages: int,
-        entry: bytes,
-        metadata: pb.MessageMetadata,
-        deliver_at_ms: int = 0,
-    ) -> None:
+    def publish(self, producer: Producer, sent: SentEntry) -> None:
         """Store one entry of a producer."""
 
 
@@ -99,21 +89,11 @@ class Producer:
         """Count an entry that was rejected for its delay."""
         self.topic.delays_refused += 1
 
-    def publish(
-        self,
-        sequence_id: int,
-        highest_sequence_id: int,
-        num_messages: int,
-        entry: bytes,
-        metadata: pb.MessageMetadata,
-        deliver_at_ms: int = 0,
-    ) -> None:
+    def publish(self, sent: SentEntry) -> None:
         """Hand one entry to the topic; the session gets a receipt or a send error."""
-        self.messages_in += num_messages
-        self.bytes_in += len(entry)
-        self.topic.publish(
-            self, sequence_id, highest_sequence_id, num_messages, entry, metadata, deliver_at_ms
-        )
+        self.messages_in += sent.message_count
+        self.bytes_in += len(sent.entry)
+        self.topic.publish(self, sent)
 
     def is_successor_of(self, other: Producer) -> bool:
         """Whether this is the same client producer, reconnected on the same connection."""

@@ -67,8 +67,13 @@ if TYPE_CHECKING:
     from ackgate.broker.journal import TopicJournal
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.subscription import Consumer, SubscriptionDriver
-    from ackgate.broker.wire import ProducerRequest, SessionPort, SubscribeRequest, TopicName
-    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire import (
+        ProducerRequest,
+        SentEntry,
+        SessionPort,
+        SubscribeRequest,
+        TopicName,
+    )
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import Position
     from ackgate.network import Urls
@@ -372,17 +377,9 @@ class Topic:
         self.last_used = time.monotonic()
         return producer
 
-    def publish(
-        self,
-        producer: Producer,
-        sequence_id: int,
-        highest_sequence_id: int,
-        num_messages: int,
-        entry: bytes,
-        metadata: pb.MessageMetadata,
-        deliver_at_ms: int = 0,
-    ) -> None:
+    def publish(self, producer: Producer, sent: SentEntry) -> None:
         """Store one entry of a producer."""
+        sequence_id, highest_sequence_id, message_count, entry, metadata, deliver_at_ms = sent
         if producer.is_closed or not producer.is_ready or self.is_closing:
             return  # the client is being disconnected, and sends again what it has no receipt for
         if 0 < self.message_bytes_max < len(entry) and metadata.num_chunks_from_msg <= 1:
@@ -391,7 +388,7 @@ class Topic:
                 "Exceed maximum message size",
             )
             return
-        self.messages_in += num_messages
+        self.messages_in += message_count
         self.bytes_in += len(entry)
         ids = None
         if self._dedup is not None:
@@ -414,7 +411,7 @@ class Topic:
                     return
                 case Verdict.PARTLY:
                     rest = self._dedup.ids.without_durable(producer.name, ids, entry, metadata)
-                    entry, num_messages = rest or (entry, num_messages)
+                    entry, message_count = rest or (entry, message_count)
                 case Verdict.NEW:
                     pass
         publish_time_ms, key = UNKNOWN_TIME, ""
@@ -429,7 +426,7 @@ class Topic:
             if span is not None:
                 context = _TracedPublish(*context)
                 context.span = span
-        self.ledger.add(entry, num_messages, context, deliver_at_ms)
+        self.ledger.add(entry, message_count, context, deliver_at_ms)
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
         """Confirm entries that became durable, and offer them to the subscriptions."""

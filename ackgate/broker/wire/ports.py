@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.requests import (
         ProducerRequest,
         Schema,
+        SentEntry,
         StoredSchema,
         SubscribeRequest,
     )
@@ -150,20 +151,8 @@ class ProducerPort(Protocol):
     def delay_refused(self) -> None:
         """Count an entry that was rejected for its delay."""
 
-    def publish(
-        self,
-        sequence_id: int,
-        highest_sequence_id: int,
-        num_messages: int,
-        entry: bytes,
-        metadata: pb.MessageMetadata,
-        deliver_at_ms: int = 0,
-    ) -> None:
-        """Store an entry (from the magic number on, checksum verified).
-
-        ``metadata``: the entry's, since they are parsed already.
-
-        ``deliver_at_ms``: when it is to be delivered, ms since 1970; 0 or less: at once.
+    def publish(self, sent: SentEntry) -> None:
+        """Store an entry.
 
         Answered by exactly one of `send_receipts` and `send_error` for this sequence id, in the
         order of the calls, unless the producer is closed first.

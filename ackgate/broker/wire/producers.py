@@ -30,6 +30,7 @@ from ackgate.broker.wire.errors import (
     ServerError,
     ServiceNotReadyError,
 )
+from ackgate.broker.wire.requests import SentEntry
 from ackgate.errors import DiskFullError
 from ackgate.network import NOWHERE
 
@@ -161,7 +162,7 @@ class Producers:
             return
         deliver_at_ms = metadata.deliver_at_time
         # The entry's own count: consumers pay for it with permits, and recovery will read it.
-        num_messages = max(1, metadata.num_messages_in_batch)
+        message_count = max(1, metadata.num_messages_in_batch)
         refusal = None
         if command.HasField("txnid_least_bits"):
             refusal = TRANSACTIONS_REFUSED
@@ -170,8 +171,8 @@ class Producers:
         ):
             producer.port.delay_refused()
             refusal = DELAY_REFUSED.format(producer.port.max_delay_ms)
-        elif num_messages > 1 and not can_hold(entry, metadata):
-            refusal = MESSAGES_REFUSED.format(len(entry), num_messages)
+        elif message_count > 1 and not can_hold(entry, metadata):
+            refusal = MESSAGES_REFUSED.format(len(entry), message_count)
         if refusal is not None:
             self._session.note(
                 log, "entry %d of producer %s from %s refused: %s",
@@ -185,10 +186,11 @@ class Producers:
         producer.unconfirmed.append(entry_bytes)
         self._pending_count += 1
         self.unanswered_bytes += entry_bytes
-        highest_sequence_id = command.highest_sequence_id
-        highest_sequence_id = max(highest_sequence_id, sequence_id)
+        highest_sequence_id = max(command.highest_sequence_id, sequence_id)
         producer.port.publish(
-            sequence_id, highest_sequence_id, num_messages, entry, metadata, deliver_at_ms
+            SentEntry(
+                sequence_id, highest_sequence_id, message_count, entry, metadata, deliver_at_ms
+            )
         )
 
     def hold_if_full(self) -> None:

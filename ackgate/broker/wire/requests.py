@@ -132,6 +132,22 @@ class KeySharedRequest:
     allows_out_of_order: bool = False
 
 
+class SentEntry(NamedTuple):
+    """SEND: one entry of a producer, a message or a batch."""
+
+    sequence_id: int
+    highest_sequence_id: int
+    """That of a batch's last message; `sequence_id` if the client names none."""
+    message_count: int
+    """At least 1."""
+    entry: bytes
+    """From the magic number on; the checksum is verified."""
+    metadata: pb.MessageMetadata
+    """The entry's, parsed. Not to be kept until the receipt: it is large."""
+    deliver_at_ms: int = 0
+    """When it is to be delivered, ms since 1970; 0 or less: at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerRequest:
     """PRODUCER: a client wants to publish to a topic."""

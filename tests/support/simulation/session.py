@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ackgate.broker.wire.entry import entry_metadata
 from ackgate.broker.wire.errors import BrokerError, ServerError, ServiceNotReadyError
+from ackgate.broker.wire.requests import SentEntry
 from ackgate.errors import AckGateError
 from ackgate.network import NOWHERE, Urls
 
@@ -144,7 +145,8 @@ class SimulatedSession:
         if producer is not None:
             metadata = entry_metadata(entry)
             highest = sequence_id + count - 1
-            producer.publish(sequence_id, highest, count, entry, metadata, metadata.deliver_at_time)
+            deliver_at_ms = metadata.deliver_at_time
+            producer.publish(SentEntry(sequence_id, highest, count, entry, metadata, deliver_at_ms))
 
     def subscribe(self, request_id: int, request: SubscribeRequest) -> None:
         """SUBSCRIBE."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.requests import ProducerRequest
+from ackgate.broker.wire.requests import ProducerRequest, SentEntry
 from ackgate.config.settings import Given, Settings
 from ackgate.cursor import Span
 from ackgate.errors import LedgerWriteError, StorageError
@@ -97,7 +97,7 @@ class FailingClient:
 def publish(producer: Producer, sequence_id: int) -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
     entry = seal_entry(metadata.SerializeToString(), b"x")
-    producer.publish(sequence_id, sequence_id, 1, entry, metadata)
+    producer.publish(SentEntry(sequence_id, sequence_id, 1, entry, metadata))
 
 
 async def attach(topic: Topic, peer: Peer, producer_id: int) -> Producer:

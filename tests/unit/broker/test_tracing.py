@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ackgate.broker.topic import Tracing, tracing
-from ackgate.broker.wire import ProducerRequest, SubscriptionType
+from ackgate.broker.wire import ProducerRequest, SentEntry, SubscriptionType
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.errors import StorageError
 from ackgate.persistence.messages.frame import seal_entry
@@ -49,7 +49,7 @@ class TracedWorld(DelayedWorld):
         self.names.append(f"m{len(self.names)}")
         entry = seal_entry(metadata.SerializeToString(), payload)
         count = max(1, metadata.num_messages_in_batch)
-        producer.publish(1, 1, count, entry, metadata, 0)
+        producer.publish(SentEntry(1, 1, count, entry, metadata))
         await settle()
         await producer.close()
 

@@ -12,6 +12,7 @@ from ackgate.broker.wire.replies import MessageOut
 from ackgate.broker.wire.requests import (
     InitialPosition,
     ProducerRequest,
+    SentEntry,
     SubscribeRequest,
     SubscriptionType,
 )
@@ -129,7 +130,7 @@ class DelayedWorld:
             if delay_ms:
                 deliver_at_ms = metadata.deliver_at_time = now_ms + delay_ms
             entry = seal_entry(metadata.SerializeToString(), b"=" + name.encode())
-            self._producer.publish(1, 1, 1, entry, metadata, deliver_at_ms)
+            self._producer.publish(SentEntry(1, 1, 1, entry, metadata, deliver_at_ms))
         while len(self.positions) < len(self.names):
             await asyncio.sleep(0)
         await settle()

@@ -13,6 +13,7 @@ from ackgate.broker.wire.requests import (
     InitialPosition,
     KeySharedRequest,
     ProducerRequest,
+    SentEntry,
     SubscribeRequest,
     SubscriptionType,
 )
@@ -144,7 +145,9 @@ class JournalWorld:
             if delay_ms:
                 metadata.deliver_at_time = loop_clock_ms() + delay_ms
             entry = seal_entry(metadata.SerializeToString(), b"payload")
-            self._producer.publish(1, 1, batch_size, entry, metadata, metadata.deliver_at_time)
+            self._producer.publish(
+                SentEntry(1, 1, batch_size, entry, metadata, metadata.deliver_at_time)
+            )
         while len(self.published) < before + count:
             await asyncio.sleep(0)
         return self.published[before:]
