@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 from ackgate.persistence.bookies import avro_container, layout
-from ackgate.persistence.deliveries import node as journal_node
 from ackgate.persistence.metadata import node_table
-from ackgate.persistence.nodes import topic_node
+from ackgate.persistence.nodes import sealed_json
 from ackgate.persistence.records import codec
 
 ROOT = Path(__file__).parents[2]
@@ -26,10 +25,10 @@ def test_formats_are_those_of_the_code() -> None:
     assert {name: int(number) for name, number in stated.items()} == {
         "`metadata.sqlite`": node_table.FORMAT_VERSION,
         "states of cursors": codec.NEWEST_FORMAT,
-        "the node of a topic": topic_node.FORMAT_VERSION,
+        "the node of a topic": sealed_json.FORMAT_VERSION,
         "files of bookies": int(avro_container.FORMAT),
         "a bookie's identity": layout.IDENTITY_FORMAT,
-        "the list of a delivery journal's ledgers": journal_node.FORMAT_VERSION,
+        "the list of a delivery journal's ledgers": sealed_json.FORMAT_VERSION,
     }
 
 

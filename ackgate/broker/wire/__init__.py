@@ -175,6 +175,7 @@ __getattr__ = lazy_face(
             "ProducerRequest",
             "Schema",
             "SchemaType",
+            "SentEntry",
             "StoredSchema",
             "SubscribeRequest",
             "SubscriptionType",
