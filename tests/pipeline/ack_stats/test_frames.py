@@ -322,6 +322,32 @@ def test_what_comes_to_the_driver_is_bounded_and_counts_the_rest(result):
     assert gates.keys() == {(TOPIC, "s")}
 
 
+LEAVER = (
+    "topic string, subscription string, consumer string, cause string, key string, holes bigint, "
+    "entries bigint, oldest_since_ms bigint, oldest_age_ms bigint, mean_age_ms bigint, "
+    "redeliveries_max bigint"
+)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "key"])
+def test_leavers_with_as_many_holes_stand_in_the_same_order_whoever_is_read_first(spark, kind):
+    who = [("a", "given", "a"), ("b", "given", "b"), (None, "delayed", None)]
+    who += [(None, "waiting", "c")] if kind == "consumer" else []
+    subscriptions = [(TOPIC, "s"), (TOPIC, "t"), (BARE, "s")]
+    rows = [(*of, *one, 5, 5, None, None, None, None) for of in subscriptions for one in who]
+    chosen = spark.createDataFrame(subscriptions, "topic string, subscription string")
+    tables, ranks = [], []
+    for ordered in (rows, rows[::-1], rows[::2] + rows[1::2]):
+        read = spark.createDataFrame(ordered, LEAVER)
+        leavers = read.drop("key") if kind == "consumer" else read.drop("consumer", "cause")
+        tables.append(collected.leaver_table(leavers, 4).rows)
+        top = hole_frames.top_leavers(leavers, chosen, 2).collect()
+        ranks.append({(r[:4], r["by_holes"], r["by_age"]) for r in top})
+
+    assert tables[0] == tables[1] == tables[2]
+    assert ranks[0] == ranks[1] == ranks[2]
+
+
 def test_of_another_subscription_no_events_are_taken(tables):
     journal = journal_frames.journal_events(tables["delivery_journal"], "other")
     found = {row["event"] for row in journal.select("event").distinct().collect()}

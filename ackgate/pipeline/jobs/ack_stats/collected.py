@@ -31,7 +31,9 @@ HOLES_MAX: Final = 120
 def gate_histories(intervals: DataFrame, chosen: DataFrame) -> dict[tuple[str, str], GateHistory]:
     """Collect the gate history of each chosen subscription, by topic and subscription."""
     rows = _by_subscription(
-        journal_frames.newest_intervals(intervals, chosen, INTERVALS_MAX).orderBy("from_ms")
+        journal_frames.newest_intervals(intervals, chosen, INTERVALS_MAX).orderBy(
+            "from_ms", "until_ms", "reasons"
+        )
     )
     names = ("topic", "subscription", "from_ms", "until_ms", "is_open_ended", "reasons")
     return {
@@ -80,7 +82,7 @@ def journal_begins(journal: DataFrame, chosen: DataFrame) -> dict[str, int]:
 def leaver_table(leavers: DataFrame, count: int) -> SummaryTable:
     """Return the top `count` rows of `hole_consumers` or `hole_keys`, by holes, descending."""
     kind = "consumer" if "consumer" in leavers.columns else "key"
-    top = leavers.orderBy("holes", "entries", ascending=False).limit(count).collect()
+    top = hole_frames.most_holes(leavers, count).collect()
     rows = [
         (
             row["topic"],

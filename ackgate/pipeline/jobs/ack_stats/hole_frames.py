@@ -151,18 +151,32 @@ def hole_keys(entries: DataFrame) -> DataFrame:
     return _leavers(entries, "key")
 
 
+def most_holes(leavers: DataFrame, count: int) -> DataFrame:
+    """Return the `count` rows of `hole_consumers` or `hole_keys` with the most holes, in that order.
+
+    Leavers with as many holes and entries are ordered by name: Spark's own order of them depends on
+    which task ends first.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    order = (f.desc("holes"), f.desc("entries"), *_SUBSCRIPTION, *_who(leavers))
+    return leavers.orderBy(*order).limit(count)
+
+
 def top_leavers(leavers: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
     """Keep, per chosen subscription, the `count` with most holes and the `count` with the oldest.
 
-    Adds the ranks `by_holes` and `by_age`, and `leavers`, the number before the cut.
+    Adds the ranks `by_holes` and `by_age`, and `leavers`, the number before the cut. Equal ones are
+    ranked as in `most_holes`.
     """
+    who = ", ".join(_who(leavers))
     of_chosen = leavers.join(chosen.select(*_SUBSCRIPTION), list(_SUBSCRIPTION), "left_semi")
     ranked = of_chosen.selectExpr(
         "*",
         "row_number() OVER (PARTITION BY topic, subscription "
-        "ORDER BY holes DESC, entries DESC, oldest_since_ms) AS by_holes",
+        f"ORDER BY holes DESC, entries DESC, oldest_since_ms, {who}) AS by_holes",
         "row_number() OVER (PARTITION BY topic, subscription "
-        "ORDER BY oldest_since_ms ASC NULLS LAST, holes DESC) AS by_age",
+        f"ORDER BY oldest_since_ms ASC NULLS LAST, holes DESC, {who}) AS by_age",
         "count(*) OVER (PARTITION BY topic, subscription) AS leavers",
     )
     return ranked.where(f"by_holes <= {count} OR by_age <= {count}")
@@ -177,6 +191,11 @@ def oldest_holes(described: DataFrame, chosen: DataFrame, count: int) -> DataFra
         "ORDER BY since_ms ASC NULLS LAST, ledger_id, first_entry_id) AS nth",
     )
     return numbered.where(f"nth <= {count}").drop("nth")
+
+
+def _who(leavers: DataFrame) -> list[str]:
+    """Return the columns that tell apart the leavers of one subscription."""
+    return [name for name in ("consumer", "cause", "key") if name in leavers.columns]
 
 
 def _since_by_journal(holes: DataFrame, journal: DataFrame) -> DataFrame:

@@ -176,7 +176,8 @@ def newest_intervals(intervals: DataFrame, chosen: DataFrame, count: int) -> Dat
     )
     numbered = of_chosen.selectExpr(
         "*",
-        "row_number() OVER (PARTITION BY topic, subscription ORDER BY from_ms DESC) AS nth",
+        "row_number() OVER (PARTITION BY topic, subscription "
+        "ORDER BY from_ms DESC, until_ms DESC, reasons) AS nth",
         "count(*) OVER (PARTITION BY topic, subscription) AS intervals",
         "sum(until_ms - from_ms) OVER (PARTITION BY topic, subscription) AS total_ms",
     )
