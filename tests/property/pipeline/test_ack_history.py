@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from pyroaring import BitMap
 
 from ackgate.cursor import ManagedCursor, Position
-from ackgate.pipeline.jobs.ack_stats.history import PositionAxis, cursor_history, holes_of
-from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
+from ackgate.pipeline.jobs.ack_stats.history import (
+    CursorRecordRow,
+    PositionAxis,
+    cursor_history,
+    holes_of,
+)
 from tests.property.persistence.states import bitmaps, changes, message_ledgers
 
 Step = tuple[list[Callable[[ManagedCursor], object]], bool]

@@ -43,8 +43,8 @@ from ackgate.pipeline.report.text import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.pipeline.jobs.ack_stats.gate import GateHistory, GateInterval
     from ackgate.pipeline.jobs.ack_stats.leavers import OpenHole
+    from ackgate.pipeline.jobs.ack_stats.limits import GateHistory, GateInterval
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionFigures
     from ackgate.pipeline.report.charts import Spec
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.pipeline.jobs.ack_stats import hole_frames, journal_frames
-from ackgate.pipeline.jobs.ack_stats.gate import GateHistory, GateInterval
 from ackgate.pipeline.jobs.ack_stats.leavers import HoleLeavers, Leaver, OpenHole
+from ackgate.pipeline.jobs.ack_stats.limits import GateHistory, GateInterval
 from ackgate.pipeline.jobs.job import SummaryTable
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.cursor import Position
+from ackgate.pipeline.jobs.ack_stats.history import CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.limits import LimitStep
-from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionFigures, stats_of
 from ackgate.pipeline.schema.row_types import arrow_columns, spark_columns
 

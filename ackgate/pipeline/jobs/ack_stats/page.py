@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.pipeline.jobs.ack_stats.charts import age_chart, history_charts
-from ackgate.pipeline.jobs.ack_stats.gate import GateHistory
 from ackgate.pipeline.jobs.ack_stats.leavers import HoleLeavers
+from ackgate.pipeline.jobs.ack_stats.limits import GateHistory
 from ackgate.pipeline.report.page import (
     Cell,
     Head,

@@ -12,19 +12,19 @@ import numpy as np
 
 from ackgate.cursor import Position
 from ackgate.pipeline.jobs.ack_stats.forecast import RangeForecast, forecast, sufficient_limit
-from ackgate.pipeline.jobs.ack_stats.gate import OverLimit, over_limit
 from ackgate.pipeline.jobs.ack_stats.history import (
     CursorHistory,
+    CursorRecordRow,
     HistoryBin,
     OpenHoles,
     cursor_history,
 )
+from ackgate.pipeline.jobs.ack_stats.limits import OverLimit, over_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackgate.pipeline.jobs.ack_stats.limits import RangeLimits
-    from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 TIME_BINS: Final = 120
 """Most time bins of a history."""

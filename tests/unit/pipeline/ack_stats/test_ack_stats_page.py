@@ -20,11 +20,10 @@ from ackgate.pipeline.jobs.ack_stats.charts import (
     history_charts,
     range_chart,
 )
-from ackgate.pipeline.jobs.ack_stats.gate import GateHistory, GateInterval
+from ackgate.pipeline.jobs.ack_stats.history import CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.leavers import HoleLeavers, Leaver, OpenHole
-from ackgate.pipeline.jobs.ack_stats.limits import LimitRule, LimitStep
+from ackgate.pipeline.jobs.ack_stats.limits import GateHistory, GateInterval, LimitRule, LimitStep
 from ackgate.pipeline.jobs.ack_stats.page import AckStatsReport, ack_stats_page
-from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.stats import stats_of
 from tests.unit.pipeline.report_pages import compiled, read_page
 

@@ -11,12 +11,12 @@ from pyroaring import BitMap
 from ackgate.cursor import Position
 from ackgate.persistence.records.recovery import RecordFold
 from ackgate.pipeline.jobs.ack_stats.history import (
+    CursorRecordRow,
     PositionAxis,
     cursor_history,
     holes_of,
     time_edges,
 )
-from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 
 def record(version: int, base: int | None = None, **changes: Any) -> CursorRecordRow:

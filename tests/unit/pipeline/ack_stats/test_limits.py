@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline.jobs.ack_stats.gate import GUESSES_MAX, over_limit
-from ackgate.pipeline.jobs.ack_stats.limits import LimitRule, LimitStep, limit_rule
+from ackgate.pipeline.jobs.ack_stats.limits import (
+    GUESSES_MAX,
+    LimitRule,
+    LimitStep,
+    limit_rule,
+    over_limit,
+)
 
 TOPIC = "persistent://shop/eu/orders"
 TOLD = (LimitStep(10, 500), LimitStep(20, 500), LimitStep(30, 700))
