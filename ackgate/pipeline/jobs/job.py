@@ -3,6 +3,7 @@
 A job is a folder below ``ackgate/pipeline/jobs``, with one form for all::
 
     job.py      edge: its arguments, and `run`: read tables, keep frames, write results, page, summary
+                (of a job that is no more than its arguments and a call: `__init__.py`)
     frames.py   from DataFrames to DataFrames; needs no command line
     page.py     pure: the report, of values that the driver has collected
     others      pure: what tasks work out, with no word of Spark

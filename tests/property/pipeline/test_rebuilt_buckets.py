@@ -26,13 +26,14 @@ from ackgate.persistence.nodes.paths import CANCELLED_CURSOR
 from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import RunSize, plan_buckets
 from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
     RUN_ENTRIES_MAX,
+    AckedRanges,
     EntryRun,
     numbers_of,
     pack_runs,
+    wanted_of,
 )
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import seal
 from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target
-from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import AckedRanges, wanted_of
 
 NOW_MS = 1_000_000
 

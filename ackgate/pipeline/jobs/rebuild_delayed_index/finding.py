@@ -19,8 +19,8 @@ from ackgate.persistence.nodes.paths import (
     topic_policies_path,
 )
 from ackgate.pipeline.catalogue.catalogue import PARTITION
+from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import NOTHING
 from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target, Targets
-from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

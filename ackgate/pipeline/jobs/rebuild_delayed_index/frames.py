@@ -21,16 +21,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import BUCKET, TARGET
 from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
     NUMBER,
     RUN,
+    AckedRanges,
     EntryRun,
     numbers_of,
     pack_runs,
+    wanted_of,
 )
-from ackgate.pipeline.jobs.rebuild_delayed_index.planned import BUCKET, TARGET
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import draft_of, keep, seal
-from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import AckedRanges, wanted_of
 from ackgate.pipeline.schema.tables import Column, Kind, arrow_schema, spark_schema
 
 if TYPE_CHECKING:

@@ -29,7 +29,12 @@ from ackgate.persistence.offline_storage import refuse_cluster, storage_places
 from ackgate.pipeline.catalogue.catalogue import open_catalogue
 from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
 from ackgate.pipeline.jobs.rebuild_delayed_index import frames
-from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import plan_buckets
+from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import (
+    Counts,
+    PlannedBuckets,
+    RunSizes,
+    plan_buckets,
+)
 from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
     MarkDeletes,
     check_settings,
@@ -37,7 +42,6 @@ from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
     targets_of,
 )
 from ackgate.pipeline.jobs.rebuild_delayed_index.placing import BucketToStore, Placing
-from ackgate.pipeline.jobs.rebuild_delayed_index.planned import Counts, PlannedBuckets, RunSizes
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import kept
 from ackgate.pipeline.schema.options import parse_options
 from ackgate.pipeline.schema.tables import arrow_schema, spark_schema
