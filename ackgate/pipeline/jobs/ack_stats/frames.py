@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyroaring import BitMap
+from pyspark.sql import functions as f
+
 from ackgate.cursor import Position
 from ackgate.pipeline.jobs.ack_stats.history import CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.limits import LimitStep
@@ -50,8 +54,6 @@ def subscription_stats(
     """
 
     def of_cursor(key: Any, records: Any) -> Any:  # noqa: ANN401 - Arrow has no types here
-        import pyarrow as pa  # noqa: PLC0415
-
         topic, subscription = (scalar.as_py() for scalar in key)
         steps = records.column("limit_steps")[0].as_py() or ()
         limits = rule.limits(topic, [LimitStep(**step) for step in steps])
@@ -140,8 +142,6 @@ def totals(stats: DataFrame) -> DataFrame:
 
 def most_urgent(stats: DataFrame, count: int) -> DataFrame:
     """Return the `count` subscriptions that reach their limit soonest, or are closest to it."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     at_ms = f.coalesce("at_limit_expected_ms", "at_limit_earliest_ms")
     share = f.col("ranges_in_memory_max") / f.greatest("range_limit", f.lit(1))
     order = (at_ms.asc_nulls_last(), share.desc(), "topic", "subscription")
@@ -150,8 +150,6 @@ def most_urgent(stats: DataFrame, count: int) -> DataFrame:
 
 def named(stats: DataFrame, chosen: Sequence[SubscriptionFigures]) -> DataFrame:
     """Return topic and subscription of the chosen ones, as a frame to join with."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     names = [(one.topic, one.subscription) for one in chosen]
     chosen_names = stats.sparkSession.createDataFrame(names, "topic string, subscription string")
     return f.broadcast(chosen_names)
@@ -164,8 +162,6 @@ def flat_columns() -> list[str]:
 
 def _rows(records: Any) -> Iterator[CursorRecordRow]:  # noqa: ANN401
     """Yield the rows of an Arrow table, converted batch by batch."""
-    from pyroaring import BitMap  # noqa: PLC0415
-
     for batch in records.to_batches(max_chunksize=1024):
         for row in batch.to_pylist():
             is_in_node = row["place"] == "node"

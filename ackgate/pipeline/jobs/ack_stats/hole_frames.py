@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as f
+
 from ackgate.pipeline.jobs.ack_stats.journal_frames import journal_spans
 
 if TYPE_CHECKING:
@@ -84,8 +86,6 @@ def aged_holes(holes: DataFrame, stats: DataFrame, journal: DataFrame) -> DataFr
 
 def topic_ends(stats: DataFrame, journal: DataFrame) -> DataFrame:
     """Return per topic `now_ms` (newest time in records and journal) and `journal_from_ms`."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     records = stats.groupBy("topic").agg(f.max("until_ms").alias("records_until_ms"))
     both = records.join(journal_spans(journal), "topic", "full")
     return both.selectExpr(
@@ -132,8 +132,6 @@ def described_holes(aged: DataFrame, entries: DataFrame) -> DataFrame:
 
     `redeliveries_max` is the highest redelivery count of its entries.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     firsts = entries.groupBy(*_HOLE).agg(
         *(f.min_by(name, "entry_id").alias(name) for name in ("consumer", "cause", "key")),
         f.max("redelivery_count").alias("redeliveries_max"),
@@ -157,8 +155,6 @@ def most_holes(leavers: DataFrame, count: int) -> DataFrame:
     Leavers with as many holes and entries are ordered by name: Spark's own order of them depends on
     which task ends first.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     order = (f.desc("holes"), f.desc("entries"), *_SUBSCRIPTION, *_who(leavers))
     return leavers.orderBy(*order).limit(count)
 
@@ -214,8 +210,6 @@ def _since_by_journal(holes: DataFrame, journal: DataFrame) -> DataFrame:
 
 def _acks(journal: DataFrame) -> DataFrame:
     """Return the individual acks of whole entries since the last seek or creation."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     order = "struct(owner_epoch, sequence)"
     rewinds = (
         journal.where("event = 'subscribed' OR (event = 'reset' AND reason = 'seek')")
@@ -231,8 +225,6 @@ def _acks(journal: DataFrame) -> DataFrame:
 
 def _last_dispatches(journal: DataFrame) -> DataFrame:
     """Return one row per dispatched entry and subscription, with its last dispatch."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     last = "max(struct(owner_epoch, sequence, time_us, consumer, redelivery_count)) AS last"
     dispatched = journal.where("event = 'dispatched'")
     by_entry = dispatched.groupBy(*_SUBSCRIPTION, "ledger_id", "entry_id").agg(f.expr(last))
@@ -244,8 +236,6 @@ def _last_dispatches(journal: DataFrame) -> DataFrame:
 
 def _leavers(entries: DataFrame, *who: str) -> DataFrame:
     """Aggregate holes by the columns `who`. A hole counts once for each value found in it."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     by_hole = entries.groupBy(*who, *_HOLE).agg(
         f.count("*").alias("entries"),
         f.min("since_ms").alias("since_ms"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as f
+
 from ackgate.pipeline.jobs.ack_stats.limits import LIMIT_KEY
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ def journal_events(delivery_journal: DataFrame, subscription: str | None = None)
 
     With `subscription`, only its events and those that belong to no subscription.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     if subscription is not None:
         is_of_it = f.col("subscription") == subscription
         delivery_journal = delivery_journal.where(is_of_it | f.col("subscription").isNull())
@@ -63,9 +63,8 @@ def journal_events(delivery_journal: DataFrame, subscription: str | None = None)
 def journal_spans(journal: DataFrame) -> DataFrame:
     """Return the times, in ms, of the first and last event of each topic with a journal."""
     return journal.groupBy("topic").agg(
-        *_expressions(
-            "min(time_us) DIV 1000 AS journal_from_ms", "max(time_us) DIV 1000 AS journal_until_ms"
-        )
+        f.expr("min(time_us) DIV 1000 AS journal_from_ms"),
+        f.expr("max(time_us) DIV 1000 AS journal_until_ms"),
     )
 
 
@@ -85,7 +84,7 @@ def limit_steps(journal: DataFrame) -> DataFrame:
     collected = (
         numbered.where(f"nth <= {STEPS_MAX}")
         .groupBy("topic")
-        .agg(*_expressions("sort_array(collect_list(struct(-nth, from_ms, limit))) AS steps"))
+        .agg(f.expr("sort_array(collect_list(struct(-nth, from_ms, limit))) AS steps"))
     )
     return collected.selectExpr(
         "topic",
@@ -101,7 +100,7 @@ def journal_writes(journal: DataFrame) -> DataFrame:
     lives = journal.where("event IN ('subscribed', 'unsubscribed')").groupBy(
         "topic", "subscription"
     )
-    begun = lives.agg(*_expressions("max(struct(owner_epoch, sequence)) AS begun"))
+    begun = lives.agg(f.expr("max(struct(owner_epoch, sequence)) AS begun"))
     written = journal.where("event = 'persisted'").selectExpr(
         *("topic", "subscription", "owner_epoch", "sequence", "version"),
         f"from_json(outcome, '{_OUTCOME}') AS written",
@@ -146,9 +145,7 @@ def _journal_intervals(journal: DataFrame) -> DataFrame:
 
     Without a next event the interval is open-ended, up to the owner's last event.
     """
-    ends = journal.groupBy("topic", "owner_epoch").agg(
-        *_expressions("max(time_us) DIV 1000 AS last_ms")
-    )
+    ends = journal.groupBy("topic", "owner_epoch").agg(f.expr("max(time_us) DIV 1000 AS last_ms"))
     events = journal.where("event IN ('gate_shut', 'gate_opened')").selectExpr(
         *("topic", "owner_epoch", "subscription", "event", "reason"),
         "time_us DIV 1000 AS from_ms",
@@ -182,9 +179,3 @@ def newest_intervals(intervals: DataFrame, chosen: DataFrame, count: int) -> Dat
         "sum(until_ms - from_ms) OVER (PARTITION BY topic, subscription) AS total_ms",
     )
     return numbered.where(f"nth <= {count}").drop("nth")
-
-
-def _expressions(*texts: str) -> list[object]:
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
-    return [f.expr(text) for text in texts]
