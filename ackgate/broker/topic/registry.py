@@ -234,16 +234,14 @@ class TopicRegistry:
         """
         stored = await self._services.policies.load(namespace_policy_path(name.namespace_name))
         most = stored.get(MAX_TOPICS, self._services.settings.broker.max_topics_per_namespace)
-        if not most:
+        if not most or await self.exists(name):
             return
-        names = await self.topic_names(name.namespace_name)
-        if len(names) + partitions <= most or str(name) in names:
-            return
-        if name.is_partition and name.partition_index < await self.stored_partition_count(
-            name.partitioned
-        ):
-            return
-        raise LimitReachedError("Exceed maximum number of topics in namespace.")
+        if name.is_partition:
+            parts = await self.stored_partition_count(name.partitioned)
+            if name.partition_index < parts:
+                return
+        if len(await self.topic_names(name.namespace_name)) + partitions > most:
+            raise LimitReachedError("Exceed maximum number of topics in namespace.")
 
     # ---------------------------------------------------------------- partitioned topics
 
