@@ -176,12 +176,10 @@ def _unacked_of_topic(call: Call) -> int | None:
 
 
 def _limit_of(what: str, refusal: str = "") -> Callable[[Call], int]:
-    """Read a limit from a body. `refusal`: of a negative one, where Pulsar's differs from the others."""
+    """Read a limit from a body. `refusal`: Pulsar's words for a negative one, if not the usual ones."""
 
     def read(call: Call) -> int:
-        if not call.body.strip():
-            raise RefusedError(400, f"the body is empty; {what} was expected")
-        value = call.json()
+        value = _in_body(call, what)
         limit = 0 if value is None else integer_in(value, what)  # as Pulsar reads a null
         if limit < 0:
             raise RefusedError(412, refusal or f"{what} must be 0 or more")
@@ -207,10 +205,14 @@ def _deduplication_in(value: object) -> Stored:
     return {DEDUPLICATION: value}
 
 
-def _deduplication_of_namespace(call: Call) -> object:
+def _in_body(call: Call, expected: str) -> object:
     if not call.body.strip():
-        raise RefusedError(400, "the body is empty; true or false was expected")
-    value = call.json()
+        raise RefusedError(400, f"the body is empty; {expected} was expected")
+    return call.json()
+
+
+def _deduplication_of_namespace(call: Call) -> object:
+    value = _in_body(call, "true or false")
     return False if value is None else value  # as Pulsar reads a null
 
 

@@ -342,12 +342,8 @@ def waits_for(stats: SubscriptionStats, now_ms: int, *, knows_consumers: bool = 
     if not stats.msg_backlog or stats.msg_rate_out > STILL_MESSAGES_PER_SECOND:
         return []
     reasons = []
-    if not knows_consumers:
-        pass
-    elif not stats.consumers:
-        reasons.append("no consumer")
-    elif all(consumer.available_permits <= 0 for consumer in stats.consumers):
-        reasons.append("no consumer has room for more")
+    if knows_consumers and all(each.available_permits <= 0 for each in stats.consumers):
+        reasons.append("no consumer has room for more" if stats.consumers else "no consumer")
     if stats.blocked_subscription_on_unacked_msgs:
         reasons.append("too many messages are sent and not acked")
     if stats.is_blocked_on_ack_state_persistent:
