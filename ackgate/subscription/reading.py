@@ -287,9 +287,10 @@ class CursorReads:
         now_ms: int,
         delays_enabled: bool,
     ) -> tuple[Sequence[EntryT], Sequence[Assignment]]:
-        """Share out what a read brought. Returns entries, and who gets which of these.
+        """Assign the entries of a read to consumers. Returns the entries, and the assignments to them.
 
-        Raises what entries that cannot be raise; then the read is still under way. `CallerError`: it is not.
+        Raises `CallerError` if this read is not under way. If the entries are malformed, passes their
+        exception on; the read then stays under way.
         """
         dispatcher = self._under_way(request)
         taken = self._take(

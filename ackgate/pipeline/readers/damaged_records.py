@@ -37,7 +37,7 @@ class DamagedRecords:
     def meet_node(
         self, topic: str, subscription: str, path: str, size: int, error: CorruptRecordError
     ) -> None:
-        """As `meet`, of the node of a cursor, or of so many bytes in it."""
+        """As `meet`, for a cursor's node. `size`: bytes of the damaged value, the node's or one in it."""
         why = str(error).removeprefix(f"cursor node {path}: ")
         self._raise_unless_left_out(
             f"subscription {subscription!r} of {topic}: its node: {path}", error, why

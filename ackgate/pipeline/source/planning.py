@@ -139,7 +139,7 @@ class _Planning:
         self._damaged = DamagedRecords(
             "report" if is_report else "skip" if options.skips_corrupt else "fail"
         )
-        """Files and nodes that no task will come to."""
+        """Damaged files and nodes that no task reads."""
         self._damaged_nodes: set[str] = set()
         """Their paths: several tables read the same nodes."""
 

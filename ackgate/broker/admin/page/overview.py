@@ -159,7 +159,10 @@ async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAns
 
 
 def _as_seen_by(viewer: ClientIdentity | None) -> dict[str, str]:
-    """Whose eyes another broker is asked with. This broker asks, so it has to be a superuser there."""
+    """The query that has another broker answer as it would this viewer.
+
+    That broker believes it only from a superuser, which this broker has to be.
+    """
     if viewer is None:
         return {}
     asked = {"role": viewer.principal.role}
